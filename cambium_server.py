@@ -533,13 +533,15 @@ class Git:
 
     def identity(self, fallback: str) -> dict[str, str]:
         """Who commits: the user where git knows one, else `fallback`."""
-        if self.ask("-c", "user.useConfigOnly=true", "var", "GIT_COMMITTER_IDENT"):
+        if self.ask("-c", "user.useConfigOnly=true", "var", "GIT_AUTHOR_IDENT"):
             return {}
-        address = re.sub(r"[^a-z0-9]+", "-", fallback.casefold()).strip("-") or "agent"
+        slug = re.sub(r"[^a-z0-9]+", "-", fallback.casefold()).strip("-") or "agent"
+        name = os.environ.get("GIT_COMMITTER_NAME") or fallback
+        email = os.environ.get("GIT_COMMITTER_EMAIL") or f"{slug}@cambium.invalid"
         return {
             f"GIT_{role}_{part}": value
             for role in ("AUTHOR", "COMMITTER")
-            for part, value in (("NAME", fallback), ("EMAIL", f"{address}@cambium.invalid"))
+            for part, value in (("NAME", name), ("EMAIL", email))
         }
 
 
@@ -1126,14 +1128,14 @@ class Document:
 
     def put(self, item: Item) -> Item:
         """Add the item, or replace the one with its id, cleaned. The way in for every text."""
-        kinds: set[str] = set()
-        raw = cleaned(item.to_json(), kinds)
-        self.redacted |= kinds
         old = self.entries.get(item.id)
-        if not old or old.raw != raw:
-            self.entries[item.id] = Entry(raw)
+        if old and old.item == item:
+            return item
+        entry = Entry(cleaned(item.to_json(), self.redacted))
+        if not old or old.raw != entry.raw:
+            self.entries[item.id] = entry
             self.changed = True
-        return Item.from_json(raw)
+        return entry.item or item
 
     def remove(self, item_id: str) -> None:
         self.changed |= self.entries.pop(item_id, None) is not None
@@ -1280,7 +1282,7 @@ class UsageLog:
     def __init__(self, home: Path, name: str) -> None:
         self.home, self.name = home, name
         self.path = home / f"{name}.jsonl"
-        self.seen: tuple[tuple[object, ...], tuple[Credit, ...]] = ((), ())
+        self.seen: dict[Path, tuple[int, int, list[Credit]]] = {}
 
     def add(self, credits: Iterable[Credit]) -> None:
         """Append. A recall never fails or waits long because its credit cannot be written."""
@@ -1296,20 +1298,30 @@ class UsageLog:
     def batches(self) -> list[Path]:
         return sorted(self.home.glob(f"{self.name}-*.jsonl"))
 
-    def pending(self) -> tuple[Credit, ...]:
-        """Recalls that the store does not count yet."""
-        paths = [self.path, *self.batches()]
-        mark = signature(*paths)
-        if mark != self.seen[0]:
-            self.seen = mark, tuple(credit for path in paths for credit in read_credits(path))
-        return self.seen[1]
+    def pending(self) -> list[Credit]:
+        """Recalls that the store does not count yet; what was read before is not read again."""
+        found = {path: self.tail(path) for path in (self.path, *self.batches())}
+        self.seen = {path: known for path, known in found.items() if known}
+        return [credit for _, _, credits in self.seen.values() for credit in credits]
+
+    def tail(self, path: Path) -> tuple[int, int, list[Credit]] | None:
+        """A log's file number, how far it is read, and its credits so far."""
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            number = os.fstat(file.fileno()).st_ino
+            old, at, credits = self.seen.get(path) or (number, 0, [])
+            if old != number:
+                at, credits = 0, []
+            file.seek(at)
+            fresh, end, _ = file.read().rpartition(b"\n")
+            return number, at + len(fresh + end), [*credits, *read_credits(fresh)]
+        return None
 
     def take(self) -> list[Batch]:
         """Everything pending as batches, those a crash left behind included."""
         if self.path.exists():
             with locked(self.home / "usage.lock"), contextlib.suppress(FileNotFoundError):
                 os.replace(self.path, self.home / f"{self.name}-{uuid.uuid4().hex[:12]}.jsonl")
-        return [Batch(path, tuple(read_credits(path))) for path in self.batches()]
+        return [Batch(path, tuple(read_credits(path.read_bytes()))) for path in self.batches()]
 
     @staticmethod
     def done(batches: Iterable[Batch]) -> None:
@@ -1317,12 +1329,11 @@ class UsageLog:
             batch.path.unlink(missing_ok=True)
 
 
-def read_credits(path: Path) -> Iterator[Credit]:
-    with contextlib.suppress(OSError):
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # a torn last line
-                raw = json.loads(line)
-                yield Credit(*(str(raw[key]) for key in Credit._fields))
+def read_credits(lines: bytes) -> Iterator[Credit]:
+    for line in lines.splitlines():
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # a torn last line
+            raw = json.loads(line)
+            yield Credit(*(str(raw[key]) for key in Credit._fields))
 
 
 def fold(document: Document, credits: Iterable[Credit], *, daily: bool) -> list[Credit]:
@@ -1689,11 +1700,18 @@ class BranchStore:
             )
         if not tip or self.git.contains(trunk, tip):
             return [trunk], base.sound(trunk)
-        fork = self.git.ask("merge-base", tip, trunk).out
-        if fork and self.blob(fork) == self.blob(trunk):
+        if not self.overtaken(tip, trunk):
             return [tip], self.sound(tip)
+        fork = self.git.ask("merge-base", tip, trunk).out
         ancestor = self.document(self.blob(fork)) if fork else Document()
         return [tip, trunk], ancestor.merged(self.sound(tip), base.sound(trunk))
+
+    def overtaken(self, tip: str, trunk: str) -> bool:
+        """True when the base's knowledge changed since this branch left it, and is not merged."""
+        if self.git.contains(trunk, tip):
+            return False
+        fork = self.git.ask("merge-base", tip, trunk).out
+        return not fork or self.blob(fork) != self.blob(trunk)
 
     def sound(self, commit: str | None) -> Document:
         """The document of a commit, for editing. Raises Damaged: nothing unreadable is replaced."""
@@ -1863,18 +1881,22 @@ class OrgStore:
             self.git, head=branch, base=self.trunk.branch, title=title, body=body
         )
 
-    def catch_up(self, branches: Iterable[str]) -> list[str]:
-        """Merge the default branch into proposals that it overtook; what could not be done."""
-        problems = []
-        for branch in branches:
-            proposal = self.proposal(branch)
+    def catch_up(self) -> list[str]:
+        """Merge the default branch into every open proposal that it overtook; what could not be."""
+        trunk, problems = self.trunk.tip(), []
+        seen = f"refs/remotes/{self.trunk.remote}/"
+        spec = f"+refs/heads/cambium/*:{seen}cambium/*"
+        asked = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--prune")
+        self.git.network(*asked, self.trunk.remote, spec)
+        refs = self.git("for-each-ref", "--format=%(objectname) %(refname)", f"{seen}cambium/")
+        for tip, _, ref in (row.partition(" ") for row in refs.splitlines()):
+            proposal = self.proposal(ref.removeprefix(seen))
+            why = message("merge", [], proposal.agent, "follow the default branch")
             try:
-                proposal.mutate(
-                    lambda document: None,
-                    message("merge", [], proposal.agent, "follow the default branch"),
-                )
+                if trunk and proposal.overtaken(tip, trunk):
+                    proposal.mutate(lambda document: None, why)
             except CambiumError as error:
-                problems.append(f"{branch}: {error.what}")
+                problems.append(f"{proposal.branch}: {error.what}")
         return problems
 
     def follow(self) -> None:
@@ -1936,7 +1958,12 @@ class Scopes:
         )
 
     def update(
-        self, item_id: str, change: Callable[[Item], Item], op: str, reason: str = ""
+        self,
+        item_id: str,
+        change: Callable[[Item], Item],
+        op: str,
+        reason: str = "",
+        tries: int = 3,
     ) -> Landed:
         """Apply `change` to the item in the nearest scope that holds it. Raises NotFound."""
         why = message(op, [item_id], self.config.agent, reason)
@@ -1961,8 +1988,10 @@ class Scopes:
             )
         else:
             written = self.stores[scope].mutate(apply, why)
-        if not written:  # it moved between our look and our lock
-            return self.update(item_id, change, op, reason)
+        if not written and tries:  # it moved between our look and our lock
+            return self.update(item_id, change, op, reason, tries - 1)
+        if not written:
+            raise Conflict(f"{item_id} keeps moving between scopes", fix="call the tool again")
         item, changed = written
         return Landed(scope, item, url, changed)
 
@@ -1973,6 +2002,7 @@ class Scopes:
         for scope, item_id in hits:
             if scope in given:
                 given[scope].append(Credit(item_id, self.config.agent, self.project, day))
+        self.local.keep_out_of_git()
         self.local.usage.add(given["local"])
         if self.team.usage:
             self.team.usage.add(given["team"])
@@ -1983,9 +2013,9 @@ class Scopes:
         """Recalls that the scope's store does not count yet."""
         return Counter(credit.item for credit in self.uncounted(scope))
 
-    def uncounted(self, scope: Scope) -> tuple[Credit, ...]:
+    def uncounted(self, scope: Scope) -> list[Credit]:
         log_of = {"local": self.local.usage, "team": self.team.usage}.get(scope)
-        return log_of.pending() if log_of else ()
+        return log_of.pending() if log_of else []
 
     def counted(self, documents: Mapping[Scope, Document]) -> dict[Scope, Document]:
         """The documents as they will be once pending recalls are folded in."""
@@ -1995,8 +2025,8 @@ class Scopes:
         return shown
 
     def deliver_later(self) -> None:
-        if self.timer:
-            self.timer.cancel()
+        if self.timer and self.timer.is_alive():
+            return
         self.timer = threading.Timer(self.DEBOUNCE, self.deliver)
         self.timer.daemon = True
         self.timer.start()
@@ -2026,6 +2056,18 @@ class Found(NamedTuple):
     key: str
     item: Item
     retired: str = ""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a source needs to know: where to read, for whom, and what earlier readings kept."""
+
+    config: Config
+    place: Place
+    project: str
+    imported: Json
+    backfill: bool = False
+    board_repo: str = ""
 
 
 @dataclass
@@ -2251,17 +2293,10 @@ def board_history(git: Git, since: str, tip: str) -> Iterator[tuple[str, dict[st
             yield commit, read_claims(stream[end + 1 : end + 1 + size]) if size >= 0 else {}
 
 
-def read_board(
-    config: Config,
-    place: Place,
-    project: str,
-    imported: Json,
-    *,
-    backfill: bool = False,
-    board_repo: str = "",
-) -> Reading:
+def read_board(ask: Ask) -> Reading:
     """Finished work from the agentsync board, by walking its history since the last reading."""
-    board = find_board(config, place, board_repo)
+    config, imported, backfill = ask.config, ask.imported, ask.backfill
+    board = find_board(config, ask.place, ask.board_repo)
     report: Json = {
         "status": "skipped", "board_repo": board.repo, "board_source": board.named_by,
         "branch": config.agentsync_branch, "claims_seen": 0, "done_claims": 0, "imported": 0,
@@ -2290,7 +2325,7 @@ def read_board(
     report |= {"reason": board.problem, "fix": board.fix} if board.problem else {}
     reading.warnings += filter(None, (board.problem, sweep.cut and f"agentsync: {sweep.cut}"))
     reading.released = {each.key for each in ended}
-    finished = [each.to_item(project, config.agent, now()) for each in (*ended, *sweep.done)]
+    finished = [each.to_item(ask.project, config.agent, now()) for each in (*ended, *sweep.done)]
     reading.found = [Found(item.source.ref, item) for item in finished]
     return reading
 
@@ -2415,22 +2450,13 @@ def context_dir(place: Place) -> Path | None:
     )
 
 
-def read_context(place: Place, project: str, agent: str) -> Reading:
+def read_context(ask: Ask) -> Reading:
     """Decisions, constraints and pipelines of context-keeper; a broken file hides no other."""
-    found_in = context_dir(place)
-    reading = Reading(
-        report={
-            "status": "skipped",
-            "context_dir": str(found_in or place.top / ".context"),
-            "imported": 0,
-        }
-    )
-    paths = (
-        [found_in / name for name in CONTEXT_FILES if (found_in / name).exists()]
-        if found_in
-        else []
-    )
-    moment = now()
+    where = context_dir(ask.place) or ask.place.top / ".context"
+    reading = Reading(report={"status": "skipped", "context_dir": str(where), "imported": 0})
+    paths = [where / name for name in CONTEXT_FILES if (where / name).exists()]
+    if not paths:
+        reading.warnings.append(f"context-keeper was skipped: no entries in {where}")
     for path in paths:
         try:
             entries = json.loads(path.read_bytes().decode("utf-8-sig"))
@@ -2440,26 +2466,15 @@ def read_context(place: Place, project: str, agent: str) -> Reading:
             reading.warnings.append(f"context-keeper: {path} was skipped: {error}")
             continue
         reading.report["status"] = "read"
-        mapped = (
-            context_item(entry, CONTEXT_FILES[path.name], project, agent, moment)
-            for entry in entries
-        )
+        mapped = (context_item(entry, CONTEXT_FILES[path.name], ask) for entry in entries)
         reading.found += [each for each in mapped if each]
-    if not paths:
-        reading.warnings.append(
-            f"context-keeper was skipped: no entries in {reading.report['context_dir']}"
-        )
     if reading.warnings:
-        reading.report |= {
-            "reason": reading.warnings[0],
-            "fix": "record an entry with context-keeper, or repair the file named",
-        }
+        fix = "record an entry with context-keeper, or repair the file named"
+        reading.report |= {"reason": reading.warnings[0], "fix": fix}
     return reading
 
 
-def context_item(
-    entry: object, shape: Callable[[Json], Json], project: str, agent: str, moment: datetime
-) -> Found | None:
+def context_item(entry: object, shape: Callable[[Json], Json], ask: Ask) -> Found | None:
     if not isinstance(entry, dict) or not text_of(entry, "id") or not shape(entry)["content"]:
         return None
     told = shape(entry)
@@ -2467,23 +2482,24 @@ def context_item(
     tags = split_tags(["context-keeper", *split_tags(entry.get("tags"))])
     when = {"source_ts": entry["created_at"]} if text_of(entry, "created_at") else {}
     item = Item.new(
-        agent=agent,
-        project=project,
-        moment=moment,
+        agent=ask.config.agent,
+        project=ask.project,
+        moment=now(),
         tags=tags,
         source=Source("context-keeper", ref, when),
         **told,
     )
+    if status == "active":
+        return Found(ref, item)
     by, reason = text_of(entry, "superseded_by"), text_of(entry, "deprecated_reason")
-    retired = (
-        ""
-        if status == "active"
-        else f"{status} in context-keeper"
-        + (f" by {by}" if by else "")
-        + (f": {reason}" if reason else "")
-    )
-    return Found(ref, item, retired)
+    ended = [f"{status} in context-keeper", f"by {by}" * bool(by), f"({reason})" * bool(reason)]
+    return Found(ref, item, " ".join(filter(None, ended)))
 
+
+SOURCES: dict[str, Callable[[Ask], Reading]] = {
+    "agentsync": read_board,
+    "context_keeper": read_context,
+}
 
 IMPORT_LIMIT = 64 * 2**20
 WRAPPERS = ("memories", "items", "records", "data", "entries")
@@ -3499,36 +3515,39 @@ def distill(
     constraints and pipelines - into local items. Safe to repeat: call it when work completes or at
     the end of a session. A source that was skipped is named in warnings."""
     at, moment = here(), now()
-    config, project = at.config, at.project
     imported: Json = at.scopes.local.read().rest.get("imported") or {}
-    how: Json = {"backfill": backfill, "board_repo": board_repo.strip()}
-    board = read_board(config, at.place, project, imported, **how)
-    context = read_context(at.place, project, config.agent)
+    ask = Ask(at.config, at.place, at.project, imported, backfill, board_repo.strip())
+    readings = {name: read(ask) for name, read in SOURCES.items()}
 
-    def change(document: Document) -> tuple[Absorbed, Absorbed, list[str]]:
-        claims = absorb(document, "agentsync", board.found, moment)
-        entries = absorb(document, "context_keeper", context.found, moment)
-        document.set("imported", {**document.rest["imported"], **board.kept})
-        return claims, entries, document.warnings
+    def change(document: Document) -> tuple[dict[str, Absorbed], list[str]]:
+        done = {name: absorb(document, name, each.found, moment) for name, each in readings.items()}
+        kept = {key: value for each in readings.values() for key, value in each.kept.items()}
+        document.set("imported", {**document.rest["imported"], **kept})
+        return done, document.warnings
 
-    claims, entries, redacted = at.scopes.local.mutate(change, "distill")
+    absorbed, redacted = at.scopes.local.mutate(change, "distill")
     at.scopes.deliver()
-    warnings = [*board.warnings, *context.warnings, *tidy(at.scopes), *redacted]
+    skipped = [warning for each in readings.values() for warning in each.warnings]
+    warnings = [*skipped, *tidy(at.scopes), *redacted]
     documents = at.scopes.read()
-    board.report["imported"], context.report["imported"] = len(claims.new), len(entries.new)
-    new = [*claims.new, *entries.new]
+    new = [item for each in absorbed.values() for item in each.new]
+    finished = [item for item in new if item.source.system == "agentsync"]
+    released = {key for each in readings.values() for key in each.released}
+    found = [each for reading in readings.values() for each in reading.found]
+    for name, each in readings.items():
+        each.report["imported"] = len(absorbed[name].new)
     return lean(
         status="distilled_with_warnings" if warnings else "distilled",
         warnings=warnings,
         new_items=len(new),
-        released_captured=sum(item.source.ref in board.released for item in claims.new),
-        release_capture=config.release_capture,
-        resynced=[*claims.resynced, *entries.resynced][:50],
-        stale_promoted=stale_promoted(context.found, documents)[:50],
-        verification_prompt=worth_checking(at.index, claims.new, documents, project),
+        released_captured=sum(item.source.ref in released for item in finished),
+        release_capture=at.config.release_capture,
+        resynced=[row for each in absorbed.values() for row in each.resynced][:50],
+        stale_promoted=stale_promoted(found, documents)[:50],
+        verification_prompt=worth_checking(at.index, finished, documents, at.project),
         items=listed(new),
         more=beyond(new, 25),
-        sources={"agentsync": board.report, "context_keeper": context.report},
+        sources={name: each.report for name, each in readings.items()},
     )
 
 
@@ -3584,13 +3603,7 @@ def tidy(scopes: Scopes) -> list[str]:
     copies of what has landed higher. What could not be done is told."""
     try:
         documents = scopes.read(newest=True)
-        problems = []
-        pending = [
-            proposal_branch(item.id) for item in documents["team"].items if item.promotion.get("pr")
-        ]
-        if scopes.org and scopes.org.reviewed and pending:
-            problems = scopes.org.catch_up([*pending, OrgStore.SHARED])
-            documents = scopes.read()
+        problems = scopes.org.catch_up() if scopes.org and scopes.org.reviewed else []
         retire_copies(scopes, documents)
         return problems
     except CambiumError as error:
@@ -3658,9 +3671,10 @@ def recall(
         at.scopes.credit((hit.scope, hit.item.id) for hit in hits[:most] if hit.relevance >= FLOOR)
     shown = hits[:most] if confident else hits[:3]
     left = sum(hit.relevance >= FLOOR for hit in hits[most:]) if confident else 0
+    pending = {s: at.scopes.pending(s) for s in documents}
     return lean(
         query=shorten(query, 200),
-        results=[told(hit, at.scopes, MOST_REPLY // max(4, len(shown))) for hit in shown],
+        results=[told(hit, pending[hit.scope], MOST_REPLY // max(4, len(shown))) for hit in shown],
         top_relevance=hits[0].relevance if hits else 0.0,
         no_confident_match=None if confident else True,
         guidance=None if confident else nothing_known(hits),
@@ -3676,10 +3690,10 @@ def nothing_known(hits: Sequence[Hit]) -> str:
     return f"Nothing known answers this. {near}Work it out, then capture() what you learn."
 
 
-def told(hit: Hit, scopes: Scopes, most: int) -> Json:
+def told(hit: Hit, pending: Counter[str], most: int) -> Json:
     """One result of recall, its long texts cut to fit the reply."""
     item = hit.item
-    recalls = item.trust.recalls + scopes.pending(hit.scope)[item.id]
+    recalls = item.trust.recalls + pending[item.id]
     return lean(
         scope=hit.scope,
         relevance=hit.relevance,
