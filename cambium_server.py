@@ -23,6 +23,7 @@ The file reads top to bottom; a section uses only those above it:
 from __future__ import annotations
 
 import argparse
+import ast
 import atexit
 import contextlib
 import functools
@@ -35,6 +36,7 @@ import math
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import stat
@@ -3148,6 +3150,11 @@ class Parameter:
     def required(self) -> bool:
         return self.default is inspect.Parameter.empty
 
+    @property
+    def positional(self) -> bool:
+        """On the command line: without a flag."""
+        return self.required or self.name == "item_id"
+
     def understand(self, value: Any) -> Any:
         """What a model or a shell meant: null is the default, "5" a number, a list a comma text."""
         if value is None and not self.required:
@@ -3295,9 +3302,9 @@ class Here:
 
 def session_root(environ: Mapping[str, str]) -> str:
     """The main root of the session's own project, or empty where it is in none."""
-    for path in (environ.get("CLAUDE_PROJECT_DIR"), os.curdir):
-        with contextlib.suppress(CambiumError):
-            return str(locate(os.path.abspath(path)).main) if path else ""
+    for path in filter(None, (environ.get("CLAUDE_PROJECT_DIR"), os.curdir)):
+        with contextlib.suppress(CambiumError, OSError):
+            return str(locate(os.path.abspath(path)).main)
     return ""
 
 
@@ -3377,7 +3384,7 @@ def required_gaps(config: Config, root: str) -> list[Gap]:
         cost = f"{problem}no project, so every tool but setup() and status() is off"
         gaps.append(Gap("CAMBIUM_REPO", cost, setup_call(root, config.agent)))
     if not config.agent:
-        known = config.repo if not problem else root
+        known = config.repo if config.repo and not problem else root
         cost = "captures and endorsements have no author, so nothing is written"
         gaps.append(Gap("CAMBIUM_AGENT_ID", cost, setup_call(known)))
     return gaps
@@ -4423,6 +4430,8 @@ def serve() -> int:
             f"the MCP SDK is missing ({error})",
             fix='pip install "mcp>=1.23.3,<3"; every tool also works as a command',
         ) from error
+    if sys.stdin.isatty():
+        log.warning("serving MCP on this terminal's input; --help lists the commands for people")
     server.run("stdio")
     return 0
 
@@ -4431,10 +4440,40 @@ def serve() -> int:
 # No argument serves. Every tool is a subcommand, for people by default, with --json for machines.
 
 
+def program() -> str:
+    """What a person types to run this."""
+    name = Path(sys.argv[0]).name
+    return f"python3 {shlex.quote(sys.argv[0])}" if name.endswith(".py") else name
+
+
+def as_command(text: str) -> str:
+    """A suggested call, as the command that makes it; any other text as it is."""
+    try:
+        call = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError):
+        return text
+    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
+        return text
+    entry = TOOLS.get(call.func.id)
+    if not entry or not all(isinstance(each, ast.Constant) for each in call.args):
+        return text
+    names = [each.name for each in entry.parameters]
+    given = dict(zip(names, (ast.literal_eval(each) for each in call.args), strict=False))
+    given |= {each.arg: ast.literal_eval(each.value) for each in call.keywords if each.arg}
+    line = [program(), entry.name]
+    for each in entry.parameters:
+        placed = [] if each.positional else [f"--{each.name.replace('_', '-')}"]
+        value = [] if given.get(each.name) is True else [shlex.quote(str(given.get(each.name)))]
+        line += [*placed, *value] if given.get(each.name) else []
+    return " ".join(line)
+
+
 def readable(value: Any, margin: str = "") -> Iterator[str]:
     """A result as indented lines for people."""
     for key, inner in value.items():
-        label = f"{margin}{key.replace('_', ' ')}:"
+        label = f"{margin}{key if key.isupper() else key.replace('_', ' ')}:"
+        if key in ("fix", "next", "next_step") and isinstance(inner, str):
+            inner = as_command(inner)
         if isinstance(inner, Mapping) and inner:
             yield label
             yield from readable(inner, margin + "  ")
@@ -4485,50 +4524,45 @@ def readable_hits(result: Result) -> Iterator[str]:
 def add_command(commands: Any, entry: Tool) -> None:
     """A subcommand with the tool's parameters: required ones and the item id by position."""
     about = inspect.cleandoc(entry.fn.__doc__ or "")
-    command = commands.add_parser(
-        entry.name,
-        help=entry.title,
-        description=about,
-        aliases=[entry.name.replace("_", "-")] if "_" in entry.name else [],
-    )
+    command = commands.add_parser(entry.name, help=entry.title, description=about)
     command.set_defaults(entry=entry)
     command.add_argument("--json", action="store_true", help="print the result as JSON")
+    only = sum(each.required for each in entry.parameters) == 1
     for each in entry.parameters:
-        flag, about = f"--{each.name.replace('_', '-')}", each.about.replace("%", "%%")
-        if each.required:
-            command.add_argument(
-                each.name,
-                nargs="+"
-                if each is entry.parameters[0]
-                and len([p for p in entry.parameters if p.required]) == 1
-                else None,
-                help=about,
-            )
-        elif each.name == "item_id":
-            command.add_argument(each.name, nargs="?", default=each.default, help=about)
-        elif each.kind is bool:
-            command.add_argument(
-                flag, action=argparse.BooleanOptionalAction, default=each.default, help=about
-            )
-        else:
-            command.add_argument(
-                flag, default=each.default, metavar="TEXT" if each.kind is str else None, help=about
-            )
+        shown: Json = {"help": each.about.replace("%", "%%")}
+        if not each.required:
+            shown["default"] = each.default
+        if each.kind is bool:
+            shown["action"] = argparse.BooleanOptionalAction
+        elif each.positional:
+            shown["nargs"] = "?" if not each.required else "+" if only else None
+        elif get_origin(each.kind) is Literal:
+            shown["metavar"] = "|".join(filter(None, get_args(each.kind)))
+        flag = each.name if each.positional else f"--{each.name.replace('_', '-')}"
+        command.add_argument(flag, **shown)
 
 
 def call_tool(entry: Tool, given: argparse.Namespace) -> int:
     arguments = {each.name: getattr(given, each.name) for each in entry.parameters}
     arguments = {k: " ".join(v) if isinstance(v, list) else v for k, v in arguments.items()}
     result = entry.call(arguments)
+    lost = result.get("configured") is False and entry.name != "status"
     if given.json:
         print(json.dumps(result, indent=2, ensure_ascii=False))
-    elif entry.name == "recall" and "results" in result:
-        print("\n".join(readable_hits(result)))
     elif "markdown" in result:
         print(result["markdown"])
     else:
-        print("\n".join(readable(result)))
-    return 0
+        lines = readable_hits(result) if "results" in result else readable(brief_status(result))
+        print("\n".join(lines))
+    return 1 if lost else 0
+
+
+def brief_status(result: Result) -> Result:
+    """A result without the settings that nobody set."""
+    told = result.get("config_source", {})
+    kept = {key: value for key, value in told.items() if value not in ("default", "unset")}
+    state = {"state": brief_status(result["state"])} if "state" in result else {}
+    return result | ({"config_source": kept} if told else {}) | state
 
 
 def parser() -> argparse.ArgumentParser:
@@ -4538,7 +4572,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="Start with: cambium setup --help, or see it work: cambium demo",
     )
     outer.add_argument("--version", action="version", version=f"cambium {__version__}")
-    commands = outer.add_subparsers(metavar="COMMAND", title="commands")
+    commands = outer.add_subparsers(metavar="COMMAND", title="commands", required=True)
     for entry in TOOLS.values():
         add_command(commands, entry)
     shown = commands.add_parser(
@@ -4559,23 +4593,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    words_given = list(sys.argv[1:] if argv is None else argv)
-    given = parser().parse_args(words_given or ["serve"])
-    if not hasattr(given, "run") and not hasattr(given, "entry"):
-        parser().print_help()
-        return 2
+    asked = list(sys.argv[1:] if argv is None else argv) or ["serve"]
+    asked[0] = asked[0] if asked[0].startswith("-") else asked[0].replace("-", "_")
+    given = parser().parse_args(asked)
     try:
         code: int = call_tool(given.entry, given) if hasattr(given, "entry") else given.run(given)
         sys.stdout.flush()
         return code
     except CambiumError as error:
         as_json = getattr(given, "json", False)
-        print(
-            json.dumps({"error": error.what, "fix": error.fix}, ensure_ascii=False)
-            if as_json
-            else f"error: {error}",
-            file=sys.stderr,
-        )
+        told = {"error": error.what, "fix": error.fix}
+        shown = f"error: {error.what}\nFix: {as_command(error.fix)}"
+        print(json.dumps(told, ensure_ascii=False) if as_json else shown, file=sys.stderr)
         return 1
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -4651,10 +4680,8 @@ class Demo:
         )
         result: Result = json.loads(done.stdout or done.stderr or "{}")
         if not quiet:
-            line = " ".join(
-                json.dumps(word, ensure_ascii=False) if re.search(r"[^\w./=-]", word) else word
-                for word in args
-            )
+            quoted = (f'"{word}"' if re.search(r"[^\w./=-]", word) else word for word in args)
+            line = " ".join(quoted)
             self.say(f"{who}$ cambium {shown or line}")
             lines = (
                 readable_hits(result)
@@ -4704,6 +4731,7 @@ class Demo:
             )
         self.say(
             "A team of two (ana, ben) on one project, a bot on another, one org repo.",
+            f"`cambium` stands for `{program()}` here.",
             f"All in {self.root}",
         )
 
