@@ -30,6 +30,7 @@ import functools
 import hashlib
 import heapq
 import inspect
+import io
 import json
 import logging
 import math
@@ -109,6 +110,23 @@ class NotConfigured(CambiumError):
     def __init__(self, guidance: Result) -> None:
         super().__init__("cambium is not configured", fix=str(guidance["next_step"]))
         self.guidance = guidance
+
+
+def a_dict(value: object) -> dict[str, Any]:
+    """The value where it is an object; other clients and hands may have left anything there."""
+    return value if isinstance(value, dict) else {}
+
+
+def a_list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def from_json_text(text: str | bytes) -> Any:
+    """Parsed JSON. Raises ValueError for all that is none, nesting beyond reason included."""
+    try:
+        return json.loads(text.decode("utf-8-sig") if isinstance(text, bytes) else text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
 
 
 # ── Settings ──────────────────────────────────────────────────────────────────
@@ -262,7 +280,7 @@ def setup_call(repo: str = "", agent: str = "", **more: str) -> str:
 def read_config_file(path: str) -> tuple[dict[str, str], str]:
     """Settings kept in the file as text, and what is wrong with it (or nothing)."""
     try:
-        loaded = json.loads(Path(path).read_text(encoding="utf-8-sig"))
+        loaded = from_json_text(Path(path).read_bytes())
     except FileNotFoundError:
         return {}, ""
     except (OSError, ValueError) as error:
@@ -312,8 +330,8 @@ class Config:
         )
         gaps = [broken] * bool(problem)
         layers = [("environment", environ), ("config file", stored)]
-        marked = Path(here, ".cambium")
-        if here and marked.is_dir() and marked != Path(path).parent:
+        marked = Path(here, ".cambium").resolve()
+        if here and marked.is_dir() and marked != Path(path).resolve().parent:
             layers.insert(1, ("session", {"CAMBIUM_REPO": here}))
         values: dict[str, Any] = {"config_file": path}
         sources = []
@@ -406,6 +424,22 @@ def clean_environment() -> dict[str, str]:
     return kept | QUIET
 
 
+class Children:
+    """The programs that run now. None outlives this process, and none starts once it leaves."""
+
+    running: ClassVar[set[subprocess.Popen[bytes]]] = set()
+    leaving: ClassVar[threading.Event] = threading.Event()
+
+    @classmethod
+    def end(cls) -> None:
+        cls.leaving.set()
+        for child in list(cls.running):
+            end_group(child)
+
+
+atexit.register(Children.end)
+
+
 def end_group(child: subprocess.Popen[bytes]) -> None:
     """End the child and everything it started."""
     with contextlib.suppress(OSError):
@@ -427,6 +461,8 @@ def run(
     extra: Mapping[str, str] | None = None,
 ) -> Ran:
     """Run one program to its end, or end it and its children at the timeout (code 124)."""
+    if Children.leaving.is_set():
+        raise CambiumError("cambium is ending; nothing was started", fix="start it again")
     try:
         child = subprocess.Popen(
             argv,
@@ -444,8 +480,9 @@ def run(
         raise CambiumError(
             f"cannot start {argv[0]} in {where}: {error}", fix="check its permissions"
         ) from error
-    leave = functools.partial(end_group, child)
-    atexit.register(leave)
+    Children.running.add(child)
+    if Children.leaving.is_set():
+        end_group(child)
     try:
         out, err = child.communicate(stdin or None, timeout)
         code = child.returncode
@@ -455,7 +492,7 @@ def run(
             child.communicate(timeout=2)
         out, err, code = b"", f"timed out after {timeout:g} s".encode(), 124
     finally:
-        atexit.unregister(leave)
+        Children.running.discard(child)
     shown = re.sub(r"://[^/@\s]+@", "://", err.decode("utf-8", "replace"))
     return Ran(tuple(argv), code, out, shown)
 
@@ -584,10 +621,9 @@ def located(path: str, _identity: tuple[int, int]) -> Place:
     if own == common:
         return Place(top, top, common)
     # A linked worktree. Beside a bare repository there is no main one: the git dir holds the store.
-    main = (
-        Git(common.parent).ask("rev-parse", "--show-toplevel").out if common.name == ".git" else ""
-    )
-    return Place(top, Path(main) if main else common, common)
+    named = Git(common, extra={"GIT_DIR": str(common)}).ask("config", "core.worktree").out
+    main = Path(common, named or os.pardir).resolve()  # a submodule names its own
+    return Place(top, main if named or common.name == ".git" else common, common)
 
 
 def pull_request(git: Git, *, head: str, base: str, title: str, body: str) -> str:
@@ -608,10 +644,11 @@ def pull_request(git: Git, *, head: str, base: str, title: str, body: str) -> st
 # so nothing mangled, hidden or secret reaches a store. Unknown keys of other clients are kept.
 
 WIDE = (
-    "\u00a0-\u017f\u0192\u02c6-\u02dc\u0370-\u06ff\u0900-\u0dff\u0e00-\u0eff\u1e00-\u1fff\u2010-\u2bff"
+    "\u00a0-\u017f\u0192\u02c6-\u02dc\u0370-\u06ff\u0900-\u0dff\u0e00-\u0eff\u1e00-\u1fff\u200c\u200d\u2010-\u2bff"
     "\u3000-\u9fff\uac00-\ud7a3\ufb00-\ufb06\ufe0f\uff00-\uffef\U0001f000-\U0001faff"
 )
 PLAUSIBLE = re.compile(f"[\x00-\x7f{WIDE}]*")
+LONELY = re.compile("(?<![\u0590-\u06ff])[\u0590-\u06ff](?![\u0590-\u06ff])")
 ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])|\x9b[0-?]*[ -/]*[@-~]"
 )
@@ -640,8 +677,8 @@ def unmangled_line(line: str) -> str:
         fixed = bytes(CP1252[character] for character in line).decode("utf-8")
     except (KeyError, UnicodeDecodeError):
         return line
-    # Legitimate neighbours such as `É…` decode too, but to letters nobody writes.
-    return fixed if PLAUSIBLE.fullmatch(fixed) else line
+    # Legitimate neighbours such as `É…` decode too, but to letters nobody writes, or writes alone.
+    return fixed if PLAUSIBLE.fullmatch(fixed) and not LONELY.search(fixed) else line
 
 
 def unmangled(text: str) -> str:
@@ -664,8 +701,8 @@ class Secret(NamedTuple):
 
 
 NAMED = (
-    r"(?:password|passwd|passphrase|pwd|secret|token|api[_-]?key|apikey"
-    r"|access[_-]?key|private[_-]?key|credentials?)"
+    r"(?:password|passwd|passphrase|pwd|secret|token|api[ _-]?key"
+    r"|access[ _-]?key|private[ _-]?key|credentials?)"
 )
 PEM = r"PRIVATE KEY(?: BLOCK)?-----"
 SECRETS = tuple(
@@ -685,7 +722,7 @@ SECRETS = tuple(
         (
             "url-password",
             r"(?i)\b[a-z][a-z0-9+.-]*://[^\s/:@]*:"
-            r"((?![<${*]|x{3,}|password@|\.\.\.)[^\s/@]{3,})@",
+            r"((?![<${*\[]|x{3,}|password@|\.\.\.)[^\s/@]{3,})@",
         ),
         (
             "bearer-token",
@@ -728,14 +765,18 @@ def redact(text: str) -> tuple[str, tuple[str, ...]]:
 def clean(text: str) -> tuple[str, tuple[str, ...]]:
     """Text fit for a store - repaired, without hidden characters, redacted - and the kinds of
     secret that were in it. Clean text is unchanged; cleaning twice changes nothing more."""
-    if not text.isascii():
-        text = (
-            SURROGATES.sub("\ufffd", unmangled(text))
-            .replace("\u2028", "\n")
-            .replace("\u2029", "\n")
-        )
-    text = ESCAPES.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
-    return redact(HIDDEN.sub("", text))
+    kinds: tuple[str, ...] = ()
+    for _ in range(8):  # what one step takes out can bring together what the next one repairs
+        fixed = text
+        if not text.isascii():
+            fixed = SURROGATES.sub("\ufffd", unmangled(text)).replace("\u2028", "\n")
+            fixed = fixed.replace("\u2029", "\n")
+        fixed = ESCAPES.sub("", fixed.replace("\r\n", "\n").replace("\r", "\n"))
+        fixed, found = redact(HIDDEN.sub("", fixed))
+        if fixed == text:
+            break
+        text, kinds = fixed, kinds + found
+    return text, kinds
 
 
 def cleaned(value: Any, kinds: set[str]) -> Any:
@@ -782,7 +823,7 @@ def split_tags(tags: object) -> tuple[str, ...]:
     if isinstance(tags, str):
         text = tags.strip()
         with contextlib.suppress(ValueError):
-            tags = json.loads(text) if text.startswith("[") else tags
+            tags = from_json_text(text) if text.startswith("[") else tags
     if isinstance(tags, str):
         tags = tags.split(",") if "," in tags else tags.split()
     listed = tags if isinstance(tags, (list, tuple)) else ()
@@ -1075,7 +1116,7 @@ class Document:
         text = text.removeprefix(b"\xef\xbb\xbf")
         with contextlib.suppress(ValueError):
             return cls.parse_pieces(text, known)
-        whole = json.loads(text.decode("utf-8"))
+        whole = from_json_text(text)
         if not isinstance(whole, dict) or not isinstance(whole.get("items"), list):
             raise ValueError('it is not an object with a list under "items"')
         rest = {key: value for key, value in whole.items() if key != "items"}
@@ -1087,12 +1128,12 @@ class Document:
         body, foot, tail = text.partition(cls.FOOT)
         if not foot or not body.startswith(cls.HEAD):
             raise ValueError("not in our layout")
-        rest = json.loads(b"{" + tail.lstrip(b",\n "))
+        rest = from_json_text(b"{" + tail.lstrip(b",\n "))
         old = {entry.text: entry for entry in known.entries.values()} if known else {}
         entries = []
         for piece in body[len(cls.HEAD) :].split(cls.NEXT):
             shown = b"    {\n%b\n    }" % piece
-            entries.append(old.get(shown) or Entry(json.loads(shown), shown))
+            entries.append(old.get(shown) or Entry(from_json_text(shown), shown))
         return cls(entries, rest)
 
     def copy(self) -> Document:
@@ -1264,6 +1305,7 @@ class Credit(NamedTuple):
     agent: str
     project: str
     day: str
+    id: str = ""
 
 
 class Batch(NamedTuple):
@@ -1284,18 +1326,20 @@ class UsageLog:
     def __init__(self, home: Path, name: str) -> None:
         self.home, self.name = home, name
         self.path = home / f"{name}.jsonl"
-        self.seen: dict[Path, tuple[int, int, list[Credit]]] = {}
+        self.seen: dict[Path, tuple[bytes, int, list[Credit]]] = {}
 
     def add(self, credits: Iterable[Credit]) -> None:
         """Append. A recall never fails or waits long because its credit cannot be written."""
+        named = (each if each.id else each._replace(id=uuid.uuid4().hex[:12]) for each in credits)
         lines = "".join(
-            json.dumps({"id": uuid.uuid4().hex[:12], **each._asdict()}) + "\n" for each in credits
-        )
-        if not lines:
-            return
+            json.dumps({"id": each.id, **each._asdict()}) + "\n" for each in named
+        ).encode()
         alone = locked(self.home / "usage.lock", wait=0.5)
-        with contextlib.suppress(OSError, CambiumError), alone, open(self.path, "ab") as file:
-            file.write(lines.encode())
+        if lines:
+            with contextlib.suppress(OSError, CambiumError), alone, open(self.path, "a+b") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+                torn = file.read(1) not in (b"", b"\n")  # a writer died within its line
+                file.write(b"\n" * torn + lines)
 
     def batches(self) -> list[Path]:
         return sorted(self.home.glob(f"{self.name}-*.jsonl"))
@@ -1304,18 +1348,18 @@ class UsageLog:
         """Recalls that the store does not count yet; what was read before is not read again."""
         found = {path: self.tail(path) for path in (self.path, *self.batches())}
         self.seen = {path: known for path, known in found.items() if known}
-        return [credit for _, _, credits in self.seen.values() for credit in credits]
+        return distinct(credit for _, _, credits in self.seen.values() for credit in credits)
 
-    def tail(self, path: Path) -> tuple[int, int, list[Credit]] | None:
-        """A log's file number, how far it is read, and its credits so far."""
+    def tail(self, path: Path) -> tuple[bytes, int, list[Credit]] | None:
+        """How a log begins, how far it is read, and its credits so far."""
         with contextlib.suppress(OSError), open(path, "rb") as file:
-            number = os.fstat(file.fileno()).st_ino
-            old, at, credits = self.seen.get(path) or (number, 0, [])
-            if old != number:
+            head = file.read(40)  # the first line's id: a log that was begun anew has another
+            old, at, credits = self.seen.get(path) or (head, 0, [])
+            if old != head:
                 at, credits = 0, []
             file.seek(at)
             fresh, end, _ = file.read().rpartition(b"\n")
-            return number, at + len(fresh + end), [*credits, *read_credits(fresh)]
+            return head, at + len(fresh + end), [*credits, *read_credits(fresh)]
         return None
 
     def take(self) -> list[Batch]:
@@ -1331,11 +1375,17 @@ class UsageLog:
             batch.path.unlink(missing_ok=True)
 
 
+def distinct(credits: Iterable[Credit]) -> list[Credit]:
+    """Each line once: one that moved from log to log may have been moved again after a crash."""
+    return list({credit.id or id(credit): credit for credit in credits}.values())
+
+
 def read_credits(lines: bytes) -> Iterator[Credit]:
     for line in lines.splitlines():
         with contextlib.suppress(ValueError, KeyError, TypeError):  # a torn last line
-            raw = json.loads(line)
-            yield Credit(*(str(raw[key]) for key in Credit._fields))
+            raw = from_json_text(line)
+            told = {key: str(raw[key]) for key in Credit._fields[:-1]}
+            yield Credit(**told, id=str(raw.get("id") or ""))
 
 
 def fold(document: Document, credits: Iterable[Credit], *, daily: bool) -> list[Credit]:
@@ -1346,8 +1396,7 @@ def fold(document: Document, credits: Iterable[Credit], *, daily: bool) -> list[
         if not item:
             unknown.append(credit)
             continue
-        days = dict(item.trust.rest.get("credited_on") or {})
-        trust = item.trust
+        trust, days = item.trust, a_dict(item.trust.rest.get("credited_on"))
         if not daily or days.get(credit.agent) != credit.day:
             trust = trust.credited(1, [credit.project])
         if daily:
@@ -1403,11 +1452,12 @@ class LocalStore:
             self.keep_out_of_git()
             document = self.sound().copy()
             batches = self.usage.take()
-            counted = set(document.rest.get("usage_folded") or ())
-            fresh = [
-                credit for batch in batches if batch.name not in counted for credit in batch.credits
-            ]
-            moved = fold(document, fresh, daily=self.daily)
+            counted = a_list(document.rest.get("usage_folded"))
+            moved: list[Credit] = []
+            for batch in batches:  # one that a crash left behind is counted, maybe not moved on
+                known = batch.name in counted
+                counts = document.copy() if known else document
+                moved += fold(counts, batch.credits, daily=self.daily)
             if batches or counted:
                 document.set("usage_folded", [batch.name for batch in batches])
             result = change(document)
@@ -1611,8 +1661,7 @@ class BranchStore:
     def fetches(self) -> Json:
         """When the branch was last fetched, when and why that failed; shared by processes."""
         try:
-            noted = json.loads(self.clock.read_text(encoding="utf-8"))
-            return noted if isinstance(noted, dict) else {}
+            return a_dict(from_json_text(self.clock.read_bytes()))
         except (OSError, ValueError):
             return {}
 
@@ -1629,7 +1678,7 @@ class BranchStore:
 
     def due(self, ttl: float) -> bool:
         noted, moment = self.fetches(), time.time()
-        failed = moment - (noted.get("failed_at") or 0) < LEFT_ALONE
+        failed = 0 <= moment - (noted.get("failed_at") or 0) < LEFT_ALONE
         return not failed and not 0 <= moment - (noted.get("ok_at") or 0) < ttl
 
     def freshness(self) -> Json:
@@ -2104,8 +2153,8 @@ def from_source(item: Item) -> str:
 def absorb(document: Document, marks: str, found: Iterable[Found], moment: datetime) -> Absorbed:
     """Put what was found into a local document: new keys become items, an item whose source changed
     or retired follows it, the rest are duplicates. `marks` names the list of keys already seen."""
-    imported: Json = dict(document.rest.get("imported") or {})
-    seen = dict.fromkeys(imported.get(marks) or ())
+    imported = a_dict(document.rest.get("imported"))
+    seen = {key: None for key in a_list(imported.get(marks)) if isinstance(key, str)}
     copies = {item.origin: item for item in document.items if item.origin}
     done = Absorbed()
     for key, item, retired in found:
@@ -2206,7 +2255,7 @@ def newest_ref(git: Git, tracking: str, head: str) -> str:
 
 def read_claims(raw: bytes) -> dict[str, Json]:
     """Claims by agent; one without a task is none. Raises ValueError where it is no board."""
-    loaded = json.loads(raw.decode("utf-8-sig"))
+    loaded = from_json_text(raw)
     claims = loaded.get("claims") if isinstance(loaded, dict) else None
     if not isinstance(claims, dict):
         raise ValueError('it has no "claims" object')
@@ -2314,9 +2363,9 @@ def read_board(ask: Ask) -> Reading:
     done = sum(map(is_done, claims.values()))
     report |= {"status": "read", "claims_seen": len(claims), "done_claims": done}
     identity = git.remote_url(config.remote) or str(locate(board.repo).common)
-    walks = imported.get("agentsync_walks") or {}
-    last = {} if backfill else walks.get(identity) or {}
-    sweep = sweep_board(git, tip, last, imported.get("agentsync_last") or {})
+    walks = a_dict(imported.get("agentsync_walks"))
+    last = {} if backfill else a_dict(walks.get(identity))
+    sweep = sweep_board(git, tip, last, a_dict(imported.get("agentsync_last")))
     # A first flagged run starts at the present tip: what ended before is old news unless asked for.
     watched = backfill or (config.release_capture and bool(last.get("flagged")))
     ended = sweep.ended if watched else []
@@ -2356,7 +2405,7 @@ class Sweep(NamedTuple):
 
 def sweep_board(git: Git, tip: str, last: Json, snapshot: Json) -> Sweep:
     """Walk the board from where the `last` sweep stood, or from its beginning, to `tip`."""
-    known, starts = str(last.get("tip") or ""), last.get("starts") or {}
+    known, starts = str(last.get("tip") or ""), a_dict(last.get("starts"))
     rewritten = bool(known) and not git.contains(tip, known)
     shallow = git("rev-parse", "--is-shallow-repository") == "true" and (rewritten or not known)
     live: dict[str, Instance] = {}
@@ -2461,7 +2510,7 @@ def read_context(ask: Ask) -> Reading:
         reading.warnings.append(f"context-keeper was skipped: no entries in {where}")
     for path in paths:
         try:
-            entries = json.loads(path.read_bytes().decode("utf-8-sig"))
+            entries = from_json_text(path.read_bytes())
             if not isinstance(entries, list):
                 raise ValueError("it is not a list")
         except (OSError, ValueError) as error:
@@ -2531,7 +2580,7 @@ def import_text(path: str) -> str:
 def json_records(text: str) -> Iterator[object]:
     """Records of a JSON or JSONL export; a line that is not JSON is given as None."""
     with contextlib.suppress(ValueError):
-        whole = json.loads(text)
+        whole = from_json_text(text)
         wrapped = (
             next((whole[k] for k in WRAPPERS if isinstance(whole.get(k), list)), None)
             if isinstance(whole, dict)
@@ -2541,7 +2590,7 @@ def json_records(text: str) -> Iterator[object]:
         return
     for line in filter(str.strip, text.split("\n")):
         try:
-            yield json.loads(line)
+            yield from_json_text(line)
         except ValueError:
             yield None
 
@@ -3209,14 +3258,18 @@ class Tool:
             for name, each in shown.items()
         )
 
-    def call(self, arguments: Mapping[str, Any]) -> Result:
-        """Run the tool on what a client sent. Raises CambiumError; unconfigured is an answer."""
+    def needs(self, arguments: Mapping[str, Any]) -> None:
+        """Raises CambiumError where a required argument is missing."""
         missing = [p.name for p in self.parameters if p.required and p.name not in arguments]
         if missing:
             raise CambiumError(
                 f"{self.name} needs {', '.join(missing)}",
                 fix=f"call {self.name} with {missing[0]}=…",
             )
+
+    def call(self, arguments: Mapping[str, Any]) -> Result:
+        """Run the tool on what a client sent. Raises CambiumError; unconfigured is an answer."""
+        self.needs(arguments)
         given = {p.name: p.check(arguments[p.name]) for p in self.parameters if p.name in arguments}
         try:
             result = self.fn(**given)
@@ -3522,7 +3575,7 @@ def distill(
     constraints and pipelines - into local items. Safe to repeat: call it when work completes or at
     the end of a session. A source that was skipped is named in warnings."""
     at, moment = here(), now()
-    imported: Json = at.scopes.local.read().rest.get("imported") or {}
+    imported = a_dict(at.scopes.local.read().rest.get("imported"))
     ask = Ask(at.config, at.place, at.project, imported, backfill, board_repo.strip())
     readings = {name: read(ask) for name, read in SOURCES.items()}
 
@@ -4283,7 +4336,7 @@ def store_settings(path: str, chosen: Mapping[str, str]) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with locked(target.with_name(target.name + ".lock")):
-            old = json.loads(target.read_text(encoding="utf-8-sig")) if target.exists() else {}
+            old = from_json_text(target.read_bytes()) if target.exists() else {}
             if not isinstance(old, dict):
                 raise ValueError("it is not a JSON object")
             write_atomically(
@@ -4306,7 +4359,7 @@ def status() -> Result:
         return unconfigured(config, gaps, root)
     at = opened(config)
     documents = at.scopes.read()
-    imported = documents["local"].rest.get("imported") or {}
+    imported = a_dict(documents["local"].rest.get("imported"))
     counts: Json = {scope: scope_counts(document) for scope, document in documents.items()}
     all_gaps = [gap.to_json() for gap in (*org_gap(config, at.place), *config.gaps)]
     damaged = [str(path) for path in at.scopes.local.damaged_copies()]
@@ -4323,7 +4376,7 @@ def status() -> Result:
         next_step=all_gaps[0]["fix"] if all_gaps else None,
         scopes=counts if org else counts | {"org": "off"},
         imported={
-            key: len(imported.get(key) or ()) for key in ("context_keeper", "agentsync", "import")
+            key: len(a_list(imported.get(key))) for key in ("context_keeper", "agentsync", "import")
         },
         pending_usage={
             scope: len(at.scopes.uncounted(scope)) for scope in documents if scope != "org"
@@ -4378,7 +4431,18 @@ def build_server() -> Any:
         identity = {}
     from mcp.types import ToolAnnotations
 
-    server = Server("cambium", instructions=INSTRUCTIONS, log_level="WARNING", **identity)
+    class Answering(Server):  # type: ignore[misc]
+        """Names a missing argument in our words, before the SDK's schema does in its own."""
+
+        async def call_tool(self, name: str, arguments: Json, *rest: Any) -> Any:
+            try:
+                if name in TOOLS:
+                    TOOLS[name].needs(arguments)
+            except CambiumError as error:
+                raise ToolError(str(error)) from error
+            return await super().call_tool(name, arguments, *rest)
+
+    server = Answering("cambium", instructions=INSTRUCTIONS, log_level="WARNING", **identity)
     for entry in TOOLS.values():
         server.add_tool(
             for_sdk(entry, ToolError),
@@ -4421,6 +4485,26 @@ def for_sdk(entry: Tool, failure: type[Exception]) -> Callable[..., Any]:
     return answer
 
 
+class Stdin(io.FileIO):
+    """Standard input whose end is noticed at once: some SDKs first wait for the tools that run."""
+
+    GRACE = 2.0  # seconds that running programs may still take
+
+    def readinto(self, buffer: Any) -> int | None:
+        read = super().readinto(buffer)
+        if read == 0:
+            timer = threading.Timer(self.GRACE, Children.end)
+            timer.daemon = True
+            timer.start()
+        return read
+
+
+def stop(number: int, _: object) -> None:
+    """Leave on a signal, and take running programs along."""
+    Children.end()
+    os._exit(128 + number)
+
+
 def serve() -> int:
     """Serve over stdio until the client leaves."""
     try:
@@ -4432,7 +4516,16 @@ def serve() -> int:
         ) from error
     if sys.stdin.isatty():
         log.warning("serving MCP on this terminal's input; --help lists the commands for people")
-    server.run("stdio")
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(Stdin(0, closefd=False)))
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    try:
+        server.run("stdio")
+    except Exception:  # an answer to a client that has left fails in many ways
+        if not Children.leaving.is_set():
+            raise
+    finally:
+        Children.end()
     return 0
 
 
@@ -4598,7 +4691,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser().parse_args(asked)
     try:
         code: int = call_tool(given.entry, given) if hasattr(given, "entry") else given.run(given)
-        sys.stdout.flush()
+        if not sys.stdout.closed:  # an SDK closes it when the client leaves
+            sys.stdout.flush()
         return code
     except CambiumError as error:
         as_json = getattr(given, "json", False)
