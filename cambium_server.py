@@ -320,9 +320,10 @@ class Config:
     gaps: tuple[Gap, ...]
 
     @classmethod
-    def load(cls, environ: Mapping[str, str], here: str = "") -> Config:
-        """Resolve the table. `here` is the root of the session's own project, or empty: it serves
-        as CAMBIUM_REPO where the environment names none and the project has been set up."""
+    def load(cls, environ: Mapping[str, str], here: str = "", home: str = "") -> Config:
+        """Resolve the table. `here` is the session's own project, or empty: it serves as
+        CAMBIUM_REPO where the environment names none and the project has been set up, that is,
+        has its store's `home` (in `here` unless it is given)."""
         path = folder(environ.get("CAMBIUM_CONFIG_FILE") or "~/.cambium/config.json")
         stored, problem = read_config_file(path)
         broken = Gap(
@@ -330,7 +331,7 @@ class Config:
         )
         gaps = [broken] * bool(problem)
         layers = [("environment", environ), ("config file", stored)]
-        marked = Path(here, ".cambium").resolve()
+        marked = Path(home or os.path.join(here, ".cambium")).resolve()
         if here and marked.is_dir() and marked != Path(path).resolve().parent:
             layers.insert(1, ("session", {"CAMBIUM_REPO": here}))
         values: dict[str, Any] = {"config_file": path}
@@ -592,6 +593,11 @@ class Place:
     main: Path
     common: Path
 
+    @property
+    def root(self) -> Path:
+        """A path that leads back here: beside a bare repository, the worktree itself."""
+        return self.main if self.main != self.common else self.top
+
 
 def locate(path: str) -> Place:
     """The repository around `path`. Raises CambiumError for a missing, bare or plain folder."""
@@ -621,9 +627,11 @@ def located(path: str, _identity: tuple[int, int]) -> Place:
     if own == common:
         return Place(top, top, common)
     # A linked worktree. Beside a bare repository there is no main one: the git dir holds the store.
-    named = Git(common, extra={"GIT_DIR": str(common)}).ask("config", "core.worktree").out
-    main = Path(common, named or os.pardir).resolve()  # a submodule names its own
-    return Place(top, main if named or common.name == ".git" else common, common)
+    shared = Git(common, extra={"GIT_DIR": str(common)})
+    named = shared.ask("config", "core.worktree").out  # a submodule names its own
+    bare = shared.ask("config", "--type=bool", "core.bare").out == "true"
+    main = Path(common, named or os.pardir).resolve()
+    return Place(top, common if bare or not (named or common.name == ".git") else main, common)
 
 
 def pull_request(git: Git, *, head: str, base: str, title: str, body: str) -> str:
@@ -644,11 +652,14 @@ def pull_request(git: Git, *, head: str, base: str, title: str, body: str) -> st
 # so nothing mangled, hidden or secret reaches a store. Unknown keys of other clients are kept.
 
 WIDE = (
-    "\u00a0-\u017f\u0192\u02c6-\u02dc\u0370-\u06ff\u0900-\u0dff\u0e00-\u0eff\u1e00-\u1fff\u200c\u200d\u2010-\u2bff"
+    "\u00a0-\u017f\u0192\u02c6\u02dc\u0370-\u06ff\u0900-\u0dff\u0e00-\u0eff\u1e00-\u1fff\u200c\u200d\u2010-\u2bff"
     "\u3000-\u9fff\uac00-\ud7a3\ufb00-\ufb06\ufe0f\uff00-\uffef\U0001f000-\U0001faff"
 )
 PLAUSIBLE = re.compile(f"[\x00-\x7f{WIDE}]*")
-LONELY = re.compile("(?<![\u0590-\u06ff])[\u0590-\u06ff](?![\u0590-\u06ff])")
+LONELY = re.compile(
+    "(?<![\u0590-\u06ff])[\u0590-\u06ff](?![\u0590-\u06ff])"
+    "|[A-Za-z][\u0370-\u06ff]|[\u0370-\u06ff][A-Za-z]"
+)
 ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])|\x9b[0-?]*[ -/]*[@-~]"
 )
@@ -731,7 +742,8 @@ SECRETS = tuple(
         ),
         (
             "assigned-secret",
-            rf"(?i)\b[A-Za-z0-9_.-]*{NAMED}[A-Za-z0-9_]*[\"']?\s*[:=]\s*[\"']?"
+            rf"(?i)\b[A-Za-z0-9_.-]*(?:{NAMED}|(?<=_)pass)s?(?:_[A-Za-z0-9]+)*[\"']?"
+            r"\s*[:=]\s*[\"']?"
             r"((?=[^\s\"',;]*\d)(?=[^\s\"',;]*[A-Za-z])[A-Za-z0-9+/._~!@#$%^&*=-]{8,})",
         ),
         ("hex-key", rf"(?i)\b{NAMED}\b[^\n0-9a-f]{{1,24}}?\b([0-9a-f]{{32,}})\b"),
@@ -741,7 +753,7 @@ SECRETS = tuple(
 
 TRIGGERS = re.compile(
     r"(?i)private key|a[ks]ia|gh[pousr]_|github_pat_|gl\w{2,4}-|xox|xapp-|hooks\.slack|[sr]k_|sk-"
-    rf"|aiza|ya29|npm_|pypi-|hf_|eyj|://|bearer|basic|{NAMED}"
+    rf"|aiza|ya29|npm_|pypi-|hf_|eyj|://|bearer|basic|_pass|{NAMED}"
 )
 
 
@@ -1024,6 +1036,11 @@ class Item:
         return (self.source.system, self.source.ref, self.project) if self.source.ref else None
 
     @property
+    def merged(self) -> list[str]:
+        """Ids of other items that became one with this one."""
+        return [each for each in a_list(self.trust.rest.get("merged")) if isinstance(each, str)]
+
+    @property
     def notes(self) -> list[str]:
         """Endorsement notes, newest first."""
         return [each.note for each in reversed(self.trust.endorsements) if each.note.strip()]
@@ -1191,16 +1208,29 @@ class Document:
             self.changed = True
 
     def merged(self, ours: Document, theirs: Document) -> Document:
-        """Three-way merge by item, this document being the common ancestor; ours wins a clash."""
+        """Three-way merge, this document being the common ancestor: by item, and where both sides
+        changed one, by key; ours wins a clash."""
         result = theirs.copy()
         for key, entry in ours.entries.items():
-            base = self.entries.get(key)
-            if not base or base.raw != entry.raw:
-                result.entries[key] = entry
+            base, other = self.entries.get(key), theirs.entries.get(key)
+            if base and base.raw == entry.raw:
+                continue
+            if base and other and other.raw != base.raw:
+                entry = Entry(merged_keys(a_dict(base.raw), a_dict(entry.raw), a_dict(other.raw)))
+            result.entries[key] = entry
         for key in self.entries.keys() - ours.entries.keys():
             result.entries.pop(key, None)
-        result.changed = True
+        result.changed = [e.raw for e in result.entries.values()] != [
+            e.raw for e in theirs.entries.values()
+        ]
         return result
+
+
+def merged_keys(base: Json, ours: Json, theirs: Json) -> Json:
+    """One object out of two that were changed: each key as the side has it that changed it."""
+    told = {key: ours.get(key) if ours.get(key) != base.get(key) else theirs.get(key)
+            for key in {**theirs, **ours}}  # fmt: skip
+    return {key: value for key, value in told.items() if key in ours or key in theirs}
 
 
 class Store(Protocol):
@@ -1305,7 +1335,6 @@ class Credit(NamedTuple):
     agent: str
     project: str
     day: str
-    id: str = ""
 
 
 class Batch(NamedTuple):
@@ -1330,10 +1359,7 @@ class UsageLog:
 
     def add(self, credits: Iterable[Credit]) -> None:
         """Append. A recall never fails or waits long because its credit cannot be written."""
-        named = (each if each.id else each._replace(id=uuid.uuid4().hex[:12]) for each in credits)
-        lines = "".join(
-            json.dumps({"id": each.id, **each._asdict()}) + "\n" for each in named
-        ).encode()
+        lines = credit_lines(credits)
         alone = locked(self.home / "usage.lock", wait=0.5)
         if lines:
             with contextlib.suppress(OSError, CambiumError), alone, open(self.path, "a+b") as file:
@@ -1348,7 +1374,7 @@ class UsageLog:
         """Recalls that the store does not count yet; what was read before is not read again."""
         found = {path: self.tail(path) for path in (self.path, *self.batches())}
         self.seen = {path: known for path, known in found.items() if known}
-        return distinct(credit for _, _, credits in self.seen.values() for credit in credits)
+        return [credit for _, _, credits in self.seen.values() for credit in credits]
 
     def tail(self, path: Path) -> tuple[bytes, int, list[Credit]] | None:
         """How a log begins, how far it is read, and its credits so far."""
@@ -1369,23 +1395,30 @@ class UsageLog:
                 os.replace(self.path, self.home / f"{self.name}-{uuid.uuid4().hex[:12]}.jsonl")
         return [Batch(path, tuple(read_credits(path.read_bytes()))) for path in self.batches()]
 
+    def place(self, name: str, credits: Iterable[Credit]) -> None:
+        """Lay a batch down under a name. The same again changes nothing, and a batch whose name a
+        store has counted is not counted again: so credits move from log to log exactly once."""
+        lines = credit_lines(credits)
+        if lines:
+            write_atomically(self.home / f"{self.name}-{name}.jsonl", lines)
+
     @staticmethod
     def done(batches: Iterable[Batch]) -> None:
         for batch in batches:
             batch.path.unlink(missing_ok=True)
 
 
-def distinct(credits: Iterable[Credit]) -> list[Credit]:
-    """Each line once: one that moved from log to log may have been moved again after a crash."""
-    return list({credit.id or id(credit): credit for credit in credits}.values())
+def credit_lines(credits: Iterable[Credit]) -> bytes:
+    """One line a credit, each with an id of its own, so that no two logs begin alike."""
+    rows = ({"id": uuid.uuid4().hex[:12], **each._asdict()} for each in credits)
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
 def read_credits(lines: bytes) -> Iterator[Credit]:
     for line in lines.splitlines():
         with contextlib.suppress(ValueError, KeyError, TypeError):  # a torn last line
             raw = from_json_text(line)
-            told = {key: str(raw[key]) for key in Credit._fields[:-1]}
-            yield Credit(**told, id=str(raw.get("id") or ""))
+            yield Credit(*(str(raw[key]) for key in Credit._fields))
 
 
 def fold(document: Document, credits: Iterable[Credit], *, daily: bool) -> list[Credit]:
@@ -1453,18 +1486,17 @@ class LocalStore:
             document = self.sound().copy()
             batches = self.usage.take()
             counted = a_list(document.rest.get("usage_folded"))
-            moved: list[Credit] = []
-            for batch in batches:  # one that a crash left behind is counted, maybe not moved on
-                known = batch.name in counted
-                counts = document.copy() if known else document
-                moved += fold(counts, batch.credits, daily=self.daily)
+            for batch in batches:
+                # One that a crash left behind is counted here, and maybe not moved on.
+                counts = document.copy() if batch.name in counted else document
+                moved = fold(counts, batch.credits, daily=self.daily)
+                if self.onward:
+                    self.onward.place(batch.name, moved)
             if batches or counted:
                 document.set("usage_folded", [batch.name for batch in batches])
             result = change(document)
             if document.changed:
                 self.write(document)
-            if self.onward:
-                self.onward.add(moved)
             self.usage.done(batches)
             return result
 
@@ -1518,7 +1550,7 @@ def add_line(path: Path, line: str) -> bool:
     path = path.resolve()
     old = path.read_bytes() if path.exists() else b""
     if line.strip("/") in [
-        each.strip().strip("/") for each in old.decode("utf-8", "replace").splitlines()
+        each.rstrip().strip("/") for each in old.decode("utf-8", "replace").splitlines()
     ]:
         return False
     end = b"\r\n" if b"\r\n" in old else b"\n"
@@ -1688,7 +1720,8 @@ class BranchStore:
         if at:
             moment = datetime.fromtimestamp(at, timezone.utc)
             told = {"fetched_at": stamp(moment), "age_seconds": round(time.time() - at)}
-        return told | ({"problem": noted["problem"]} if noted.get("problem") else {})
+        problem = str(noted.get("problem") or "")
+        return told | ({"problem": shorten(problem, 300)} if problem else {})
 
     def refresh(self) -> None:
         """Fetch for readers, unless a writer is fetching anyway."""
@@ -1883,7 +1916,11 @@ class Landed(NamedTuple):
 class OrgStore:
     """The organisation's repo: its default branch, written directly or through pull requests."""
 
-    SHARED = "cambium/generalize"
+    SHARED_REQUEST: ClassVar[Mapping[str, str]] = {
+        "branch": "cambium/generalize",
+        "title": "cambium: knowledge restated, verified or retired",
+        "body": "Each commit says what it does and why; `KNOWLEDGE.md` follows `knowledge.json`.",
+    }
 
     def __init__(
         self,
@@ -1932,22 +1969,20 @@ class OrgStore:
             self.git, head=branch, base=self.trunk.branch, title=title, body=body
         )
 
-    def catch_up(self) -> list[str]:
-        """Merge the default branch into every open proposal that it overtook; what could not be."""
-        trunk, problems = self.trunk.tip(), []
-        seen = f"refs/remotes/{self.trunk.remote}/"
-        spec = f"+refs/heads/cambium/*:{seen}cambium/*"
+    def catch_up(self, branches: Iterable[str]) -> list[str]:
+        """Merge the default branch into the proposals that wait and that it overtook; problems."""
+        trunk, problems, seen = self.trunk.tip(), [], f"refs/remotes/{self.trunk.remote}/"
         asked = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--prune")
-        self.git.network(*asked, self.trunk.remote, spec)
-        refs = self.git("for-each-ref", "--format=%(objectname) %(refname)", f"{seen}cambium/")
-        for tip, _, ref in (row.partition(" ") for row in refs.splitlines()):
-            proposal = self.proposal(ref.removeprefix(seen))
+        self.git.network(*asked, self.trunk.remote, f"+refs/heads/cambium/*:{seen}cambium/*")
+        for branch in branches:
+            proposal = self.proposal(branch)
+            tip = self.git.commit_at(seen + branch)
             why = message("merge", [], proposal.agent, "follow the default branch")
             try:
-                if trunk and proposal.overtaken(tip, trunk):
+                if tip and trunk and proposal.overtaken(tip, trunk):
                     proposal.mutate(lambda document: None, why)
             except CambiumError as error:
-                problems.append(f"{proposal.branch}: {error.what}")
+                problems.append(f"{branch}: {error.what}")
         return problems
 
     def follow(self) -> None:
@@ -1998,12 +2033,18 @@ class Scopes:
         return {scope: store.read() for scope, store in self.stores.items()}
 
     def find(self, item_id: str) -> tuple[Scope, Item]:
-        """The item in the nearest scope that holds it. Raises NotFound."""
+        """The item in the nearest scope that holds it, under its id or, where it became one with
+        another, under that one's. Raises NotFound."""
         for newest in (False, True):
-            for scope, document in self.read(newest=newest).items():
+            documents = self.read(newest=newest)
+            for scope, document in documents.items():
                 item = document.get(item_id)
                 if item:
                     return scope, item
+            for scope, document in documents.items():
+                for item in document.items:
+                    if item_id in item.merged:
+                        return scope, item
         raise NotFound(
             f"no item {item_id!r} in {', '.join(self.stores)}", fix="recall() lists the ids"
         )
@@ -2017,6 +2058,8 @@ class Scopes:
         tries: int = 3,
     ) -> Landed:
         """Apply `change` to the item in the nearest scope that holds it. Raises NotFound."""
+        scope, found = self.find(item_id)
+        item_id = found.id
         why = message(op, [item_id], self.config.agent, reason)
 
         def apply(document: Document) -> tuple[Item, bool] | None:
@@ -2026,17 +2069,9 @@ class Scopes:
             written = document.put(change(item))
             return written, written != item
 
-        scope, _ = self.find(item_id)
         url = ""
         if scope == "org" and self.org:
-            told = f"{op} {item_id}" + (f": {reason}" if reason else "")
-            written, url = self.org.write(
-                apply,
-                why,
-                branch=OrgStore.SHARED,
-                title="cambium: restated and reviewed knowledge",
-                body=told,
-            )
+            written, url = self.org.write(apply, why, **OrgStore.SHARED_REQUEST)
         else:
             written = self.stores[scope].mutate(apply, why)
         if not written and tries:  # it moved between our look and our lock
@@ -2156,8 +2191,12 @@ def absorb(document: Document, marks: str, found: Iterable[Found], moment: datet
     imported = a_dict(document.rest.get("imported"))
     seen = {key: None for key in a_list(imported.get(marks)) if isinstance(key, str)}
     copies = {item.origin: item for item in document.items if item.origin}
-    done = Absorbed()
+    done, handled = Absorbed(), set()
     for key, item, retired in found:
+        if key in handled:
+            done.duplicates += 1
+            continue
+        handled.add(key)
         copy = copies.get(item.origin) if item.origin else None
         if retired:
             if copy and copy.active:
@@ -2187,7 +2226,9 @@ def absorb(document: Document, marks: str, found: Iterable[Found], moment: datet
 def says_otherwise(copy: Item, source: Item) -> bool:
     """True when the source changed since the copy was made; other clients keep no digest."""
     last = copy.source.rest.get("digest")
-    return last != from_source(source) if last else copy.content != source.content
+    if last:
+        return bool(last != from_source(source))
+    return clean(source.content)[0] not in (copy.content, copy.example)
 
 
 @dataclass(frozen=True)
@@ -2279,6 +2320,11 @@ class Instance(NamedTuple):
     def key(self) -> str:
         return f"{self.agent}@{self.start[:12]}"
 
+    def named(self) -> Instance:
+        """The same instance, its start told by what it is about: for where history is cut."""
+        about = (self.agent, str(self.claim.get("task")), str(self.claim.get("branch")))
+        return self._replace(start=digest(*about))
+
     def goes_on(self, claim: Json | None) -> bool:
         """True when `claim` is the same instance seen later."""
         if claim is None:
@@ -2365,11 +2411,12 @@ def read_board(ask: Ask) -> Reading:
     identity = git.remote_url(config.remote) or str(locate(board.repo).common)
     walks = a_dict(imported.get("agentsync_walks"))
     last = {} if backfill else a_dict(walks.get(identity))
-    sweep = sweep_board(git, tip, last, a_dict(imported.get("agentsync_last")))
+    sweep = sweep_board(git, tip, last)
     # A first flagged run starts at the present tip: what ended before is old news unless asked for.
     watched = backfill or (config.release_capture and bool(last.get("flagged")))
     ended = sweep.ended if watched else []
-    walk = {"tip": tip, "starts": sweep.starts, "flagged": config.release_capture or backfill}
+    flagged = config.release_capture or backfill
+    walk = {"tip": tip, "starts": sweep.starts, "claims": claims, "flagged": flagged}
     reading.kept = {"agentsync_walks": {**walks, identity: walk}}
     reading.kept |= {"agentsync_last": claims} if config.release_capture else {}
     report |= {"history": sweep.cut} if sweep.cut else {}
@@ -2403,39 +2450,39 @@ class Sweep(NamedTuple):
     cut: str
 
 
-def sweep_board(git: Git, tip: str, last: Json, snapshot: Json) -> Sweep:
+def sweep_board(git: Git, tip: str, last: Json) -> Sweep:
     """Walk the board from where the `last` sweep stood, or from its beginning, to `tip`."""
     known, starts = str(last.get("tip") or ""), a_dict(last.get("starts"))
-    rewritten = bool(known) and not git.contains(tip, known)
-    shallow = git("rev-parse", "--is-shallow-repository") == "true" and (rewritten or not known)
-    live: dict[str, Instance] = {}
-    if known and not rewritten:
-        raw = git.ask("cat-file", "blob", f"{known}:claims.json").raw
-        claims = read_claims(raw or b'{"claims": {}}')
-        live = {a: Instance(a, starts.get(a) or known, claim) for a, claim in claims.items()}
-    history = list(board_history(git, "" if rewritten else known, tip))
-    if shallow and history:  # where history is cut differs by clone, what the claims say does not
-        history[0] = (digest(str(sorted(history[0][1]))), history[0][1])
-    ended, live = walk_claims(history, live)
-    if rewritten:
-        ended = vanished(snapshot, starts, {agent: each.claim for agent, each in live.items()})
+    before = {
+        agent: Instance(agent, str(starts.get(agent) or known), claim)
+        for agent, claim in a_dict(last.get("claims")).items()
+        if isinstance(claim, dict) and claim.get("task")
+    }
+    cut = bool(known) and not git.contains(tip, known)
+    shallow = git("rev-parse", "--is-shallow-repository") == "true"
+    history = list(board_history(git, "" if cut else known, tip))
+    ended, live = walk_claims(history, {} if cut else dict(before))
+    if shallow and (cut or not known) and history:
+        # Where history is cut differs from clone to clone; what a claim is about does not.
+        live = {a: i.named() if i.start == history[0][0] else i for a, i in live.items()}
+    if cut:
+        ended = [each for each in before.values() if not each.goes_on(claim_of(live, each.agent))]
+        same = {each.agent: each for each in before.values() if each not in ended}
+        live = {a: i._replace(start=same[a].start) if a in same else i for a, i in live.items()}
     return Sweep(
         ended=[each for each in ended if is_done(each.claim) or each.claim.get("note")],
         done=[each for each in live.values() if is_done(each.claim)],
         starts={agent: each.start for agent, each in live.items()},
-        cut="its history was rewritten; what was last seen of it serves instead" * rewritten
-        or "its clone is shallow; what happened before its history begins is not seen" * shallow,
+        cut="its clone is shallow; what happened before its history begins is not seen"
+        if shallow and (cut or not known)
+        else "its history was rewritten; what was last seen of it serves instead"
+        if cut
+        else "",
     )
 
 
-def vanished(last: Json, starts: Json, claims: Mapping[str, Json]) -> list[Instance]:
-    """Instances of the last snapshot that are gone, where history cannot tell their end."""
-    seen = [
-        Instance(agent, str(starts.get(agent) or digest(agent)), claim)
-        for agent, claim in last.items()
-        if isinstance(claim, dict) and claim.get("task")
-    ]
-    return [each for each in seen if not each.goes_on(claims.get(each.agent))]
+def claim_of(live: Mapping[str, Instance], agent: str) -> Json | None:
+    return live[agent].claim if agent in live else None
 
 
 def text_of(entry: Json, *keys: str) -> str:
@@ -2466,7 +2513,7 @@ def constraint(entry: Json) -> Json:
 def pipeline(entry: Json) -> Json:
     """A skill; one without steps teaches nothing and has no content."""
     steps = entry.get("steps")
-    told = [step_text(step) for step in steps] if isinstance(steps, list) else []
+    told = [step_text(step) for step in sorted(a_list(steps), key=step_order)]
     named = ": ".join(filter(None, (text_of(entry, "name"), text_of(entry, "purpose"))))
     listed = "\n".join(f"{n}. {step}" for n, step in enumerate(filter(None, told), 1))
     when = text_of(entry, "when_to_invoke")
@@ -2477,6 +2524,12 @@ def pipeline(entry: Json) -> Json:
         "kind": "pipeline",
         "type": "skill",
     }
+
+
+def step_order(step: object) -> float:
+    """The number a step carries; steps without one stay as they are listed."""
+    number = a_dict(step).get("order")
+    return float(number) if isinstance(number, (int, float)) else 0.0
 
 
 def step_text(step: object) -> str:
@@ -2616,7 +2669,8 @@ def from_json_record(record: object, project: str, agent: str, moment: datetime)
         return None
     title = text_of(record, "title", "name", "summary")
     gap = "\n\n" if "\n" in body else ": "
-    content = body if not title or body.startswith(title) else f"{title}{gap}{body}"
+    told = not title or re.match(rf"{re.escape(title)}(?!\w)", body)
+    content = body if told else f"{title}{gap}{body}"
     ref, when = (
         scalar(record, "id", "uuid", "_id", "key"),
         scalar(record, "timestamp", "created_at", "ts", "time", "date"),
@@ -2689,10 +2743,20 @@ SUFFIXES = (
 )  # fmt: skip
 
 
+def singular(word: str) -> str:
+    """A plural as its singular, so that both have one stem."""
+    if word.endswith("ies") and len(word) > 4:
+        return word[:-3] + "y"
+    if word.endswith(("sses", "shes", "ches", "xes", "zzes")):
+        return word[:-2]
+    return word if word.endswith(("ss", "us", "is")) or not word.endswith("s") else word[:-1]
+
+
 @functools.lru_cache(maxsize=65_536)
 def stem(word: str) -> str:
     """The word without its longest suffix, where at least three letters with a vowel stay."""
     if len(word) > 3 and word.isascii():
+        word = singular(word)
         for suffix in SUFFIXES:
             root = word[: -len(suffix)]
             if (
@@ -2939,17 +3003,20 @@ class Index:
 
 EXTENSIONS = frozenset(
     """
-    ada adoc asm astro avsc bak c h m bash bat bazel bib bicep bin bzl cc cfg cfm cjs clj cljs cls
-    cmake cmd cnf conf config cpp cql cr cs csproj css csv cts cxx dart db desktop diff dll
-    dockerfile dtd ejs elm env erb erl ex exe exs fish fs fsx gd gemspec gif go gql gradle graphql
-    groovy gz haml hbs hcl hh hpp hrl hs htm html hxx ico iml inc ini ipynb jar java jinja jl jpeg
-    jpg js json json5 jsonc jsonl jsx kt kts less lhs lisp lock log lua mako md mdx mjs mk ml mli
-    mm mod mts nim nix nomad nsi odt opts org parquet patch pb pdf php phtml pkl pl plist pm png
-    po pom prisma prod properties proto ps1 psd psm1 pub pug py pyc pyi pyx r rake rb rego res
-    resx rkt rmd robot ron rs rst rules sass sbt scala scm scss service sh sln sol sql sqlite srt
-    ss stan sty sum sv svelte svg swift swp tar tcl tex tf tfstate tfvars thrift tmpl toml tpl ts
-    tscn tsv tsx ttf txt typ v vb vcf vcxproj vert vhd vim vue war wasm wat webp wsdl xcconfig xib
-    xls xlsx xml xsd xsl yaml yml zig zip zsh
+    7z ada adoc apk asm astro avif avsc bak bash bat bazel bib bicep bin blend bmp bz2 bzl c cc
+    cer cfg cfm cjs class clj cljs cls cmake cmd cnf conf config cpp cql cr crt cs csproj csr css
+    csv cts cu cuh cxx dart db deb desktop diff dll dmg doc dockerfile docx dtd dylib ear ejs elm
+    env eot epub erb erl ex exe exs fbx fish fs fsx gd gemspec gguf gif glb go gql gradle graphql
+    groovy gz h h5 haml hbs hcl hdf5 hh hpp hrl hs htm html hxx ico img iml inc ini ipa ipynb iso
+    jar java jinja jks jl jpeg jpg js json json5 jsonc jsonl jsx kt kts less lhs lib lisp lock log
+    lua m mako map md mdx mjs mk ml mli mm mod mov mp3 mp4 mts nim nix nomad npy npz nsi obj ods
+    odt ogg onnx opts org otf p12 parquet patch pb pdb pdf pem pfx php phtml pickle pkl pl plist
+    pm png po pom ppt pptx prefab prisma prod properties proto ps1 psd psm1 pth pub pug py pyc pyi
+    pyx r rake rar rb rego res resx rkt rmd robot ron rpm rs rst rules safetensors sass sbt scala
+    scm scss service sh sln sol sql sqlite srt ss stan sty sum sv svelte svg swift swp tar tcl tex
+    tf tfstate tfvars tgz thrift tiff tmpl toml tpl ts tscn tsv tsx ttf txt typ uasset unity v vb
+    vcf vcxproj vert vhd vim vue war wasm wat wav webp woff woff2 wsdl xcconfig xib xls xlsx xml
+    xsd xsl xz yaml yml zig zip zsh
     """.split()  # noqa: SIM905 - a list of words is read as one
 )
 NOT_FILES = re.compile(
@@ -2958,14 +3025,14 @@ NOT_FILES = re.compile(
 )
 FILES = re.compile(r"(?<![\w@])((?:[\w.~-]+/)*[\w-]+(?:\.[\w-]+)*\.([A-Za-z]\w{0,11}))(?![\w(])")
 NAMED_FILES = re.compile(
-    r"(?<![\w.])((?:[\w.-]+/)*(?:(?:Docker|Container|GNUmake|Make|Jenkins|Vagrant|Proc|Gem|Rake|Brew"
-    r"|Just|Tilt|Caddy|Pod|Fast)file|CODEOWNERS|\.(?:env|[a-z]+rc|[a-z]+ignore|gitattributes"
+    r"(?<![\w.])((?:[\w.-]+/)*(?:(?:Docker|Container|GNUmake|Make|Jenkins|Vagrant|Proc|Pip|Gem|Rake"
+    r"|Brew|Just|Tilt|Caddy|Pod|Fast)file|CODEOWNERS|\.(?:env|[a-z]+rc|[a-z]+ignore|gitattributes"
     r"|gitmodules|editorconfig)))(?!\w)"
 )
 TEST_IDS = re.compile(
     r"\b(test_\w+|\w+_test\b|Test(?!Case\b|Client\b|Suite\b|Containers\b)[A-Z]\w+)"
 )
-REFS = re.compile(r"\b((?:dec|con|pipe)-\d{3,}(?:-[0-9a-z]+)?)\b", re.I)
+REFS = re.compile(r"(?i)\b((?:dec|con|pipe)-(?!(?:19|20)\d\d\b)\d{3,}(?:-[0-9a-z]+)?)\b")
 
 
 def repo_specific(text: str, project: str) -> list[str]:
@@ -2973,8 +3040,11 @@ def repo_specific(text: str, project: str) -> list[str]:
     signals = []
     for match in FILES.finditer(text):
         path, ending = match[1], match[2]
-        told = ending.casefold() in EXTENSIONS and len(path.rpartition(".")[0]) > 1
-        shaped = (
+        stem_of = path.rpartition(".")[0]
+        told = ending.casefold() in EXTENSIONS and (
+            len(ending) > 1 or (len(stem_of) > 1 and "." not in stem_of and ending.islower())
+        )
+        shaped = ending.islower() and (
             len(ending) <= 4
             and ("_" in path or "/" in path)
             and "//" not in text[: match.start()][-8:]
@@ -3025,75 +3095,94 @@ def arriving(item: Item, scope: Scope, moment: datetime) -> Item:
     return item.changed(moment, scope=scope, last_verified=at, promoted_at=at, promotion={})
 
 
-def enter(document: Document, item: Item, scope: Scope, moment: datetime) -> Item:
-    """Put a promoted item into its new scope's document. The same item, or another made from the
-    same source, becomes one with it: trust is added up, nothing is counted twice. A copy that was
-    retired there stays retired."""
-    same = document.get(item.id)
-    twin = same or next(
-        (each for each in document.items if item.origin and each.origin == item.origin), None
-    )
-    if not twin:
-        return document.put(arriving(item, scope, moment))
-    trust = twin.trust.joined(item.trust, same_lineage=bool(same))
-    if not twin.active or trust == twin.trust:
-        return twin
-    return document.put(twin.changed(moment, trust=trust, last_verified=stamp(moment)))
+def holders(document: Document) -> dict[object, Item]:
+    """Who stands for what in a document: items by id, by the ids they absorbed, and by source."""
+    items = document.items
+    known: dict[object, Item] = {item.origin: item for item in reversed(items) if item.origin}
+    known.update((each, item) for item in items for each in item.merged)
+    known.update((item.id, item) for item in items)
+    return known
 
 
 def enter_all(
     document: Document, items: Iterable[Item], scope: Scope, moment: datetime
 ) -> list[Item]:
-    return [enter(document, item, scope, moment) for item in items]
+    """Put promoted items into their new scope's document. The same item, or another made from the
+    same source, becomes one with what is there; a copy that was retired there stays retired."""
+    known = holders(document)
+    entered = []
+    for item in items:
+        twin = known.get(item.id) or known.get(item.origin)
+        up = document.put(caught_up(twin, item) if twin else arriving(item, scope, moment))
+        known |= {item.id: up, item.origin: up} if item.origin else {item.id: up}
+        entered.append(up)
+    return entered
+
+
+def caught_up(above: Item, copy: Item, *, recalls: bool = True) -> Item:
+    """A promoted item with what was said of its copy below: trust is added up, nothing is counted
+    twice, the newest verification and a retirement carry over."""
+    if not above.active:
+        return above
+    kin = copy.id == above.id or copy.id in above.merged
+    trust = above.trust.joined(copy.trust, same_lineage=kin)
+    if not kin:
+        trust = replace(trust, rest={**trust.rest, "merged": [*above.merged, copy.id]})
+    if kin and not recalls:
+        trust = replace(above.trust, endorsements=trust.endorsements)
+    news: Json = {"trust": trust}
+    if verified_order(copy) > verified_order(above):
+        news |= {"last_verified": copy.last_verified, "last_verified_note": copy.last_verified_note}
+    if not copy.active:
+        names = ("status", "deprecated_at", "deprecated_by", "deprecated_reason")
+        news |= {name: getattr(copy, name) for name in names}
+    return replace(above, **news)
+
+
+def verified_order(item: Item) -> float:
+    """Sorts the never verified first, then the longest unverified."""
+    moment = instant(item.last_verified)
+    return moment.timestamp() if moment else -math.inf
 
 
 def proposed(item: Item, url: str, moment: datetime) -> Item:
-    """The team copy of an item that waits in a pull request."""
+    """The copy of an item that waits in a pull request."""
     if item.promotion.get("pr") == url:
         return item
     return item.changed(moment, promotion={"pr": url, "at": stamp(moment)})
 
 
-def retire_copies(scopes: Scopes, documents: Mapping[Scope, Document]) -> list[str]:
-    """Finish promotions that were left half done: a team copy of what the org has goes, and a local
-    copy of what the team has. Returns the ids."""
-    gone: list[str] = []
-    org, team, local = (documents.get(scope, Document()) for scope in ("org", "team", "local"))
-    landed = {item.id: item for item in team.items if org.get(item.id)}
-    if landed:
-        scopes.team.mutate(
-            lambda document: remove_all(document, landed),
-            message("settle", landed, scopes.config.agent, "now in org"),
-        )
-        gone += landed
-    doubled = {item.id: item for item in local.items if covered(item, team) or covered(item, org)}
+def settle(scopes: Scopes, documents: Mapping[Scope, Document], moment: datetime) -> None:
+    """Finish promotions left half done: a copy goes once all that was said of it is above."""
+    why = functools.partial(message, "settle", agent=scopes.config.agent)
+    org, team = (holders(documents.get(scope, Document())) for scope in ("org", "team"))
+    below = [item for item in documents["team"].items if item.id in org]
+    late = [i for i in below if caught_up(org[i.id], i, recalls=False) != org[i.id]]
+    if late and scopes.org:
+        lift = functools.partial(enter_all, items=late, scope="org", moment=moment)
+        scopes.org.write(lift, why([i.id for i in late]), **OrgStore.SHARED_REQUEST)
+        below = [i for i in below if i not in late] if scopes.org.reviewed else below
+    if below:
+        drop = functools.partial(remove_unchanged, promoted=below, recalls=False)
+        scopes.team.mutate(drop, why([item.id for item in below]))
+    doubled = [item for item in documents["local"].items if item.id in team or item.id in org]
+    late = [i for i in doubled if i.id in team and caught_up(team[i.id], i) != team[i.id]]
+    if late:
+        lift = functools.partial(enter_all, items=late, scope="team", moment=moment)
+        scopes.team.mutate(lift, why([item.id for item in late]))
     if doubled:
-        scopes.local.mutate(lambda document: remove_unchanged(document, doubled), "settle")
-        gone += doubled
-    return gone
+        scopes.local.mutate(functools.partial(remove_unchanged, promoted=doubled), "settle")
 
 
-def covered(item: Item, above: Document) -> bool:
-    """True when the scope above holds this very item with all the trust of this copy."""
-    higher = above.get(item.id)
-    return (
-        bool(higher)
-        and higher is not None
-        and higher.trust.joined(item.trust, same_lineage=True) == higher.trust
-    )
-
-
-def remove_all(document: Document, ids: Iterable[str]) -> None:
-    for item_id in ids:
-        document.remove(item_id)
-
-
-def remove_unchanged(document: Document, promoted: Mapping[str, Item]) -> list[str]:
+def remove_unchanged(document: Document, promoted: Iterable[Item], *, recalls: bool = True) -> None:
     """Remove what was promoted; a copy that somebody changed meanwhile stays, to settle later."""
-    for item_id, item in promoted.items():
-        if document.get(item_id) == item:
-            document.remove(item_id)
-    return list(promoted)
+    for item in promoted:
+        copy = document.get(item.id)
+        if copy and not recalls:
+            copy = replace(copy, trust=replace(item.trust, endorsements=copy.trust.endorsements))
+            copy = replace(copy, updated_at=item.updated_at)
+        if copy == item:
+            document.remove(item.id)
 
 
 # ── Pages ─────────────────────────────────────────────────────────────────────
@@ -3111,7 +3200,8 @@ def escaped(text: str) -> str:
         lambda m: f"{m[1] or m[3] or ''}\\{m[2] or m[4]}",
         text,
     )
-    return re.sub(r"\b(https?|ftp|www)([:.])", lambda m: f"{m[1]}&#{ord(m[2])};", text)
+    text = re.sub(r"(?i)\b(https?|ftp|www)([:.])", lambda m: f"{m[1]}&#{ord(m[2])};", text)
+    return re.sub(r"(?<=[\w.+-])@(?=[\w-]+\.)", "&#64;", text)
 
 
 def one_line(text: str) -> str:
@@ -3333,12 +3423,6 @@ def listed(items: Sequence[Item], most: int = 25) -> list[Json]:
     return [{"id": item.id, "kind": item.kind, "content": item.summary} for item in items[:most]]
 
 
-def verified_order(item: Item) -> tuple[float, str]:
-    """Sorts the never verified first, then the longest unverified."""
-    moment = instant(item.last_verified)
-    return (moment.timestamp() if moment else -math.inf, item.id)
-
-
 @dataclass(frozen=True)
 class Here:
     """The session's configuration and its stores."""
@@ -3353,18 +3437,20 @@ class Here:
         return self.scopes.project
 
 
-def session_root(environ: Mapping[str, str]) -> str:
-    """The main root of the session's own project, or empty where it is in none."""
+def session_root(environ: Mapping[str, str]) -> tuple[str, str]:
+    """The session's own project and where its store would be; empty where it is in none."""
     for path in filter(None, (environ.get("CLAUDE_PROJECT_DIR"), os.curdir)):
         with contextlib.suppress(CambiumError, OSError):
-            return str(locate(os.path.abspath(path)).main)
-    return ""
+            place = locate(os.path.abspath(path))
+            return str(place.root), str(place.main / ".cambium")
+    return "", ""
 
 
 def current() -> tuple[Config, str]:
     """The configuration as it now is, and the session's own project whether it is set up or not."""
-    root = "" if os.environ.get("CAMBIUM_REPO", "").strip() else session_root(os.environ)
-    return Config.load(os.environ, root), root
+    named = os.environ.get("CAMBIUM_REPO", "").strip()
+    root, home = ("", "") if named else session_root(os.environ)
+    return Config.load(os.environ, root, home), root
 
 
 def here() -> Here:
@@ -3618,7 +3704,7 @@ def stale_promoted(found: Iterable[Found], documents: Mapping[Scope, Document]) 
     for scope in ("team", "org"):
         for item in documents[scope].items if scope in documents else ():
             source = said.get(item.origin) if item.origin and item.active else None
-            moved = source and source.item.content not in (item.content, item.example)
+            moved = source and says_otherwise(item, source.item)
             if source and (source.retired or moved):
                 reason = source.retired or "its text changed at the source"
                 call = f'deprecate("{item.id}") or verify_entry("{item.id}")'
@@ -3639,7 +3725,7 @@ def worth_checking(
         ):
             if hit.relevance >= FLOOR or len(hit.matched) >= 2:
                 touched[hit.item.id] = hit
-    oldest = sorted(touched.values(), key=lambda hit: verified_order(hit.item))[:5]
+    oldest = sorted(touched.values(), key=lambda hit: (verified_order(hit.item), hit.item.id))[:5]
     return [premise(hit.item) | {"scope": hit.scope} for hit in oldest]
 
 
@@ -3663,11 +3749,22 @@ def tidy(scopes: Scopes) -> list[str]:
     copies of what has landed higher. What could not be done is told."""
     try:
         documents = scopes.read(newest=True)
-        problems = scopes.org.catch_up() if scopes.org and scopes.org.reviewed else []
-        retire_copies(scopes, documents)
+        problems: list[str] = []
+        if scopes.org and scopes.org.reviewed:
+            landed = holders(documents["org"])
+            waiting = [item.id for item in waiting_items(documents) if item.id not in landed]
+            shared = OrgStore.SHARED_REQUEST["branch"]
+            problems = scopes.org.catch_up([*map(proposal_branch, waiting), shared])
+        settle(scopes, documents, now())
         return problems
     except CambiumError as error:
         return [f"left for the next call: {error.what}"]
+
+
+def waiting_items(documents: Mapping[Scope, Document]) -> list[Item]:
+    """Items whose pull request is open, as far as we know."""
+    below = [*documents["local"].items, *documents["team"].items]
+    return [item for item in below if item.promotion.get("pr")]
 
 
 @tool("Import memories", repeatable=True)
@@ -3734,7 +3831,7 @@ def recall(
     pending = {s: at.scopes.pending(s) for s in documents}
     return lean(
         query=shorten(query, 200),
-        results=[told(hit, pending[hit.scope], MOST_REPLY // max(4, len(shown))) for hit in shown],
+        results=fitting(shown, pending),
         top_relevance=hits[0].relevance if hits else 0.0,
         no_confident_match=None if confident else True,
         guidance=None if confident else nothing_known(hits),
@@ -3750,30 +3847,40 @@ def nothing_known(hits: Sequence[Hit]) -> str:
     return f"Nothing known answers this. {near}Work it out, then capture() what you learn."
 
 
+def fitting(hits: Sequence[Hit], pending: Mapping[Scope, Counter[str]]) -> list[Json]:
+    """Results of recall, their long texts cut until they fit one reply together."""
+    for most in (6_000, 3_000, 1_500, 700, 300, 120, 40):
+        rows = [told(hit, pending[hit.scope], most) for hit in hits]
+        if len(json.dumps(rows, ensure_ascii=False)) < MOST_REPLY - 2_000:
+            break
+    return rows
+
+
 def told(hit: Hit, pending: Counter[str], most: int) -> Json:
-    """One result of recall, its long texts cut to fit the reply."""
-    item = hit.item
-    recalls = item.trust.recalls + pending[item.id]
+    """One result of recall. No text in it is longer than `most` characters, but for a mark."""
+    item, few = hit.item, max(20, most // 8)
+    source = {key: shorten(str(value), few) for key, value in item.source.to_json().items()}
+    trust = {
+        "recalls": item.trust.recalls + pending[item.id],
+        "endorsements": len(item.trust.endorsements),
+        "projects": [shorten(project, few) for project in item.trust.projects[: few // 10]],
+    }
     return lean(
         scope=hit.scope,
         relevance=hit.relevance,
         id=item.id,
-        type=item.type,
-        kind=item.kind,
+        type=shorten(item.type, few),
+        kind=shorten(item.kind, few),
         content=shorten(item.content, most),
         why=shorten(item.why, most // 2),
-        tags=list(item.tags[:20]),
-        project=item.project,
-        trust={
-            "recalls": recalls,
-            "endorsements": len(item.trust.endorsements),
-            "projects": list(item.trust.projects[:10]),
-        },
-        source=item.source.to_json(),
+        tags=[shorten(tag, few) for tag in item.tags[: few // 10]],
+        project=shorten(item.project, few),
+        trust=trust,
+        source=source if item.source.rest.get("imported") is None else source | {"imported": True},
         example=shorten(item.example, most // 2) or None,
-        endorsed_as=[shorten(note, 500) for note in item.notes[:3]] or None,
-        valid_while=shorten(item.valid_while, 500) or None,
-        last_verified=item.last_verified or None,
+        endorsed_as=[shorten(note, most // 3) for note in item.notes[:3]] or None,
+        valid_while=shorten(item.valid_while, most // 4) or None,
+        last_verified=item.last_verified[:40] or None,
     )
 
 
@@ -3784,15 +3891,13 @@ def as_of_commits(at: Here, as_of: str) -> dict[Scope, tuple[str, Document]]:
         raise CambiumError(f"as_of={as_of!r} is not a date", fix="give a date such as 2026-07-01")
     if re.fullmatch(r"\d{4}-\d\d-\d\d", as_of.strip()):
         moment += timedelta(days=1, seconds=-1)
+    moment = min(moment, now())  # git reads no date beyond this century
     at.scopes.read()
     past: dict[Scope, tuple[str, Document]] = {}
     for scope, store in at.scopes.branches.items():
         tip = store.tip()
-        commit = (
-            store.git("rev-list", "--max-count=1", f"--before={moment.isoformat()}", tip)
-            if tip
-            else ""
-        )
+        asked = ("rev-list", "--max-count=1", f"--before={moment.isoformat()}")
+        commit = store.git(*asked, tip) if tip and moment.year >= 1970 else ""
         past[scope] = (commit or "none yet", store.at(commit or None))
     return past
 
@@ -3816,7 +3921,10 @@ def session_primer(limit: Annotated[int, "How many items, 1 to 25"] = 8) -> Resu
         known.values(),
         key=lambda pair: (-len(pair[1].trust.endorsements), -pair[1].trust.recalls, pair[1].id),
     )
-    premises = sorted((item for _, item in known.values() if item.valid_while), key=verified_order)
+    premises = sorted(
+        (item for _, item in known.values() if item.valid_while),
+        key=lambda item: (verified_order(item), item.id),
+    )
     return {
         "project": at.project,
         "known_items": len(known),
@@ -3926,8 +4034,8 @@ def promote_to_team(at: Here, item_id: str, *, force: bool) -> Result:
         functools.partial(enter_all, items=chosen, scope="team", moment=moment),
         message("promote", ids, at.config.agent, "forced" if force else ""),
     )
-    up = {each.id: each for each, there in zip(chosen, entered, strict=True) if there.active}
-    scopes.local.mutate(lambda document: remove_unchanged(document, up), "promote")
+    up = [each for each, there in zip(chosen, entered, strict=True) if there.active]
+    scopes.local.mutate(functools.partial(remove_unchanged, promoted=up), "promote")
     tidy(scopes)
     return promoted("team", chosen, entered)
 
@@ -4012,20 +4120,27 @@ def lift_to_org(at: Here, org: OrgStore, items: Sequence[Item], *, forced: bool)
     scopes, moment, agent = at.scopes, now(), at.config.agent
     batches = [[item] for item in items] if org.reviewed else [list(items)]
     entered: list[Item] = []
-    urls = []
+    urls: list[str] = []
     for batch in batches:
         first = batch[0]
-        landed, url = org.write(
-            functools.partial(enter_all, items=batch, scope="org", moment=moment),
-            message("promote", [item.id for item in batch], agent, "forced" if forced else ""),
-            branch=proposal_branch(first.id),
-            title=f"cambium: {one_line(first.summary)[:80]}",
-            body=request_body(first, agent),
-        )
-        entered += landed
-        if url:
-            urls.append(url)
-            scopes.update(first.id, functools.partial(proposed, url=url, moment=moment), "propose")
+        try:
+            landed, url = org.write(
+                functools.partial(enter_all, items=batch, scope="org", moment=moment),
+                message("promote", [item.id for item in batch], agent, "forced" if forced else ""),
+                branch=proposal_branch(first.id),
+                title=f"cambium: {one_line(first.summary)[:80]}",
+                body=request_body(first, agent),
+            )
+            entered += landed
+            urls += [url] * bool(url)
+            if url:
+                mark = functools.partial(proposed, url=url, moment=moment)
+                scopes.update(first.id, mark, "propose")
+        except CambiumError as error:
+            if not urls:
+                raise
+            told = f"{error.what}; open already: {', '.join(urls)}"
+            raise CambiumError(told, fix=error.fix) from error
     if urls:
         several = urls if len(urls) > 1 else None
         return promoted("org", items, entered) | lean(
@@ -4122,7 +4237,7 @@ def review_promotions() -> Result:
             if ready_for_org(item) and not item.promotion.get("pr")
         ],
         "org_prs_pending": [
-            {"id": i.id, "pr": i.promotion["pr"]} for i in team if i.promotion.get("pr")
+            {"id": item.id, "pr": item.promotion["pr"]} for item in waiting_items(documents)
         ],
         "org_needs_generalization": [
             refusal(item, item.content, signals, "generalize") | {"project": item.project}
@@ -4164,7 +4279,7 @@ def stale_report(
                 and project in ("", item.project)
                 and (days is None or days >= older_than_days)
             ):
-                entries.append((verified_order(item), scope, item, days))
+                entries.append(((verified_order(item), item.id), scope, item, days))
     entries.sort(key=lambda entry: entry[0])
     rows = [
         premise(item)
@@ -4235,7 +4350,7 @@ def setup(
     place = locate(os.path.abspath(folder(project_repo.strip())))
     clone, offer = checked_org(org_repo.strip(), place)
     asked = {
-        "CAMBIUM_REPO": str(place.main),
+        "CAMBIUM_REPO": str(place.root),
         "CAMBIUM_AGENT_ID": agent,
         "CAMBIUM_TEAM_BRANCH": checked_branch(team_branch.strip(), place, config),
         "CAMBIUM_ORG_PR": "1" if org_pr else "",
@@ -4296,7 +4411,7 @@ def checked_org(org_repo: str, place: Place) -> tuple[str, Json]:
             fix="give the path of a git clone, or owner/name on GitHub",
         )
     target = str(place.main.parent / org_repo.partition("/")[2])
-    quoted = json.dumps(target) if re.search(r"[^\w./-]", target) else target
+    quoted = shlex.quote(target)
     commands = [
         f"gh repo create {org_repo} --private",
         f"gh repo clone {org_repo} {quoted}",
