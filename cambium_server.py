@@ -4604,10 +4604,12 @@ class Stdin(io.FileIO):
     """Standard input whose end is noticed at once: some SDKs first wait for the tools that run."""
 
     GRACE = 2.0  # seconds that running programs may still take
+    ended: ClassVar[threading.Event] = threading.Event()
 
     def readinto(self, buffer: Any) -> int | None:
         read = super().readinto(buffer)
         if read == 0:
+            self.ended.set()
             timer = threading.Timer(self.GRACE, Children.end)
             timer.daemon = True
             timer.start()
@@ -4637,7 +4639,7 @@ def serve() -> int:
     try:
         server.run("stdio")
     except Exception:  # an answer to a client that has left fails in many ways
-        if not Children.leaving.is_set():
+        if not Stdin.ended.is_set():
             raise
     finally:
         Children.end()

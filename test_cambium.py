@@ -5,21 +5,44 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import hashlib
+import http.server
+import importlib.metadata
+import importlib.util
 import json
 import os
+import re
+import shlex
+import shutil
+import signal
+import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 import cambium_server as cambium
 
 HERE = Path(__file__).resolve().parent
 SERVER = HERE / "cambium_server.py"
+
+GITCONFIG = (
+    "[user]\n\tname = Fixture\n\temail = fixture@example.invalid\n"
+    '[init]\n\tdefaultBranch = main\n[gc]\n\tauto = 0\n[protocol "ext"]\n\tallow = always\n'
+)
 
 # ── People and places ───────────────────────────────────────────────────────
 
@@ -32,10 +55,7 @@ def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             monkeypatch.delenv(name)
     home = tmp_path / "home"
     home.mkdir()
-    (home / ".gitconfig").write_text(
-        "[user]\n\tname = Fixture\n\temail = fixture@example.invalid\n"
-        '[init]\n\tdefaultBranch = main\n[gc]\n\tauto = 0\n[protocol "ext"]\n\tallow = always\n'
-    )
+    (home / ".gitconfig").write_text(GITCONFIG)
     for name, value in {
         "HOME": str(home),
         "USERPROFILE": str(home),
@@ -96,13 +116,33 @@ class People:
             self.setenv(key, value)
 
 
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The hubs and clones of `team`, made once; every test gets its own copy of them."""
+    root = tmp_path_factory.mktemp("built")
+    (root / "gitconfig").write_text(GITCONFIG)
+    with pytest.MonkeyPatch.context() as sealed:
+        sealed.setenv("GIT_CONFIG_NOSYSTEM", "1")
+        sealed.setenv("GIT_CONFIG_GLOBAL", str(root / "gitconfig"))
+        hub = bare(root / "heronry.git", {"README": "hello\n", "src/app.c": "int main(){}\n"})
+        org_hub = bare(root / "knowledge.git", {"knowledge.json": '{"items": []}\n'})
+        for name in ("ana", "ben"):
+            clone(hub, root / name)
+            clone(org_hub, root / f"{name}-org")
+    return root
+
+
 @pytest.fixture
-def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> People:
+def team(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> People:
     """A bare hub cloned by ana and ben, an org hub cloned by both; ana is at the keyboard."""
-    hub = bare(tmp_path / "heronry.git", {"README": "hello\n", "src/app.c": "int main(){}\n"})
-    org_hub = bare(tmp_path / "knowledge.git", {"knowledge.json": '{"items": []}\n'})
-    places = {name: clone(hub, tmp_path / name) for name in ("ana", "ben")}
-    orgs = {f"{name}_org": clone(org_hub, tmp_path / f"{name}-org") for name in ("ana", "ben")}
+    for name in ("heronry.git", "knowledge.git", "ana", "ben", "ana-org", "ben-org"):
+        shutil.copytree(built / name, tmp_path / name, ignore=shutil.ignore_patterns("*.sample"))
+        config = tmp_path / name / ".git" / "config"
+        if config.exists():
+            config.write_text(config.read_text().replace(str(built), str(tmp_path)))
+    places = {name: tmp_path / name for name in ("ana", "ben")}
+    orgs = {f"{name}_org": tmp_path / f"{name}-org" for name in ("ana", "ben")}
+    hub, org_hub = tmp_path / "heronry.git", tmp_path / "knowledge.git"
     people = People(hub=hub, org_hub=org_hub, **places, **orgs, setenv=monkeypatch.setenv)
     people.become("ana")
     return people
@@ -135,12 +175,6856 @@ def on_team(content: str, note: str = "worked on two services", **more: Any) -> 
     return item_id
 
 
-# ── Parts ───────────────────────────────────────────────────────────────────
+properties = settings(max_examples=60, deadline=None, database=None, derandomize=True)
+ODD_TEXT = st.sampled_from(["\ud800", "\u2028", "\x00", '"', "\\", "\n", "\u00e9"])
+ANY_TEXT = st.lists(st.text(max_size=8) | ODD_TEXT, max_size=5).map("".join)
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | ANY_TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(ANY_TEXT, inner, max_size=3),
+    max_leaves=6,
+)
 
 
-def test_the_module_imports_only_the_standard_library():
-    code = "import sys, cambium_server; sys.exit('pydantic' in sys.modules or 'mcp' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=HERE).returncode == 0
+def fact(item_id: str, content: str = "", **more: Any) -> cambium.Item:
+    return cambium.Item(item_id, content or f"what {item_id} says", **more)
+
+
+def add(*item_ids: str) -> Callable[[cambium.Document], int]:
+    """A change that puts these items and tells how many the document then holds."""
+
+    def change(document: cambium.Document) -> int:
+        for item_id in item_ids:
+            document.put(fact(item_id))
+        return len(document.items)
+
+    return change
+
+
+def held(document: cambium.Document) -> list[str]:
+    return [item.id for item in document.items]
+
+
+def python(code: str, *args: str) -> subprocess.Popen[str]:
+    """Another process that can import the module; it may wait for its stdin to close."""
+    command = [sys.executable, "-c", f"import sys, cambium_server as cambium\n{code}", *args]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=HERE, stdin=pipe, stdout=pipe, encoding="utf-8")
+
+
+def hook(path: Path, script: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def footprint(repo: Path) -> dict[str, object]:
+    """What a person can see of a clone: files, index, HEAD, configuration, branches, stash."""
+    seen: dict[str, object] = {
+        name: (repo / ".git" / name).read_bytes() for name in ("index", "HEAD", "config")
+    }
+    for path in repo.rglob("*"):
+        if path.is_file() and not {".git", ".cambium"} & set(path.relative_to(repo).parts):
+            seen[str(path)] = path.read_bytes()
+    for words in ("status --porcelain", "stash list", "for-each-ref refs/heads refs/tags"):
+        seen[words] = git(repo, "--no-optional-locks", *words.split())
+    return seen
+
+
+# ── Errors ──────────────────────────────────────────────────────────────────
+
+
+def test_an_error_says_what_happened_and_then_the_fix():
+    error = cambium.CambiumError("the hub refused", fix="ask for access")
+    assert str(error) == "the hub refused\nFix: ask for access"
+
+
+def test_there_is_no_error_without_a_fix():
+    with pytest.raises(TypeError, match="fix"):
+        cambium.CambiumError("the hub refused")
+
+
+def test_the_kinds_that_callers_catch_are_all_errors_with_a_fix():
+    kinds = (cambium.Conflict, cambium.Damaged, cambium.NotFound, cambium.NotConfigured)
+    assert [issubclass(kind, cambium.CambiumError) for kind in kinds] == [True] * 4
+
+
+def test_an_unknown_id_names_the_scopes_that_were_searched(team):
+    with pytest.raises(cambium.NotFound) as error:
+        cambium.endorse("k-9")
+    assert str(error.value) == "no item 'k-9' in local, team, org\nFix: recall() lists the ids"
+
+
+def test_an_unconfigured_tool_carries_the_status_that_says_how_to_go_on():
+    with pytest.raises(cambium.NotConfigured) as error:
+        cambium.capture("Something learned.")
+    assert error.value.guidance == cambium.status()
+    assert error.value.fix == 'setup(project_repo="/abs/path/to/your/clone", agent_id="your-id")'
+
+
+# ── Settings ────────────────────────────────────────────────────────────────
+
+
+def loaded(environ: dict[str, str], stored: Any = None, here: str = "") -> cambium.Config:
+    """The configuration for this environment, with these settings in the config file."""
+    path = os.environ["CAMBIUM_CONFIG_FILE"]
+    if stored is not None:
+        Path(path).write_text(stored if isinstance(stored, str) else json.dumps(stored))
+    return cambium.Config.load({"CAMBIUM_CONFIG_FILE": path, **environ}, here)
+
+
+# Setting: (text in the environment, its value), (text in the file, its value), the default.
+CHOICES = {
+    "CAMBIUM_REPO": (("/srv/a", "/srv/a"), ("/srv/b", "/srv/b"), ""),
+    "CAMBIUM_AGENT_ID": (("ana", "ana"), ("ben", "ben"), ""),
+    "CAMBIUM_REMOTE": (("upstream", "upstream"), ("hub", "hub"), "origin"),
+    "CAMBIUM_GIT_TIMEOUT": (("3", 3.0), ("0.5", 0.5), 25.0),
+    "CAMBIUM_TEAM_BRANCH": (("a/b", "a/b"), ("knowledge", "knowledge"), "cambium"),
+    "CAMBIUM_AGENTSYNC_BRANCH": (("board", "board"), ("x", "x"), "agentsync"),
+    "AGENTSYNC_BOARD_REPO": (("/srv/a", "/srv/a"), ("/srv/b", "/srv/b"), ""),
+    "AGENTSYNC_REPO": (("/srv/a", "/srv/a"), ("/srv/b", "/srv/b"), ""),
+    "CAMBIUM_ORG_REPO": (("/srv/a", "/srv/a"), ("/srv/b", "/srv/b"), ""),
+    "CAMBIUM_ORG_PR": (("0", False), ("yes", True), False),
+    "CAMBIUM_PROMOTE_RECALLS": (("1", 1), ("7", 7), 3),
+    "CAMBIUM_RELEASE_CAPTURE": (("off", False), ("TRUE", True), False),
+    "CAMBIUM_RECALL_CREDIT": (("each", "each"), ("Daily", "daily"), "each"),
+    "CAMBIUM_MODE": (("team", "team"), ("SOLO", "solo"), "team"),
+    "CAMBIUM_FETCH_TTL": (("0", 0.0), ("60", 60.0), 10.0),
+    "CAMBIUM_FETCH_WAIT": (("0", 0.0), ("1.5", 1.5), 2.0),
+}
+
+
+def test_the_table_of_choices_covers_every_setting():
+    assert {*CHOICES, "CAMBIUM_CONFIG_FILE"} == {row.name for row in cambium.SETTINGS}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_a_setting_comes_from_the_environment_else_the_file_else_the_default(name):
+    (given_text, given_value), (kept_text, kept_value), default = CHOICES[name]
+    row = next(row for row in cambium.SETTINGS if row.name == name)
+    found = (loaded({}), loaded({}, {name: kept_text}), loaded({name: given_text}))
+    assert [(getattr(config, row.field), config.source(name)) for config in found] == [
+        (default, "default" if default != "" else "unset"),
+        (kept_value, "config file"),
+        (given_value, "environment"),
+    ]
+
+
+def test_every_key_is_resolved_by_itself():
+    config = loaded({"CAMBIUM_AGENT_ID": "ana"}, {"CAMBIUM_REPO": "/b", "CAMBIUM_AGENT_ID": "ben"})
+    assert (config.agent, config.repo, config.remote) == ("ana", "/b", "origin")
+
+
+@pytest.mark.parametrize("blank", ["", "  ", "\n"])
+def test_an_empty_value_is_unset_wherever_it_stands(blank):
+    assert loaded({"CAMBIUM_MODE": blank}, {"CAMBIUM_MODE": "solo"}).mode == "solo"
+    config = loaded({}, {"CAMBIUM_MODE": blank})
+    assert (config.mode, config.source("CAMBIUM_MODE"), config.gaps) == ("team", "default", ())
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "wants", "default"),
+    [
+        ("CAMBIUM_GIT_TIMEOUT", "soon", "a number of seconds above 0", "25"),
+        ("CAMBIUM_GIT_TIMEOUT", "0", "a number of seconds above 0", "25"),
+        ("CAMBIUM_GIT_TIMEOUT", "nan", "a number of seconds above 0", "25"),
+        ("CAMBIUM_FETCH_WAIT", "-1", "a number of seconds", "2"),
+        ("CAMBIUM_FETCH_TTL", "inf", "a number of seconds", "10"),
+        ("CAMBIUM_PROMOTE_RECALLS", "0", "a whole number, 1 or more", "3"),
+        ("CAMBIUM_PROMOTE_RECALLS", "2.5", "a whole number, 1 or more", "3"),
+        ("CAMBIUM_ORG_PR", "maybe", "1 or 0", "0"),
+        ("CAMBIUM_RECALL_CREDIT", "weekly", "each or daily", "each"),
+        ("CAMBIUM_MODE", "duo", "team or solo", "team"),
+        ("CAMBIUM_TEAM_BRANCH", "--delete", "a name that git accepts", "cambium"),
+        ("CAMBIUM_REMOTE", "--upload-pack=x", "a name that git accepts", "origin"),
+        ("CAMBIUM_AGENT_ID", "x" * 101, "one line of at most 100 characters", "nothing"),
+    ],
+)
+def test_a_bad_value_is_a_gap_with_a_fix_and_the_default_serves(name, text, wants, default):
+    config, plain = loaded({name: text}), loaded({})
+    cost = f"{text!r} is not {wants}; {default} is used"
+    assert config.gaps == (cambium.Gap(name, cost, f"set {name} to {wants}"),)
+    assert replace(config, gaps=()) == plain
+
+
+@properties
+@given(st.dictionaries(st.sampled_from(sorted(CHOICES)), st.text(max_size=8)), ANY_JSON)
+def test_no_setting_can_make_loading_fail(environ, stored):
+    config = loaded(environ, stored if stored is not None else {})
+    assert [name for name, _ in config.sources] == [row.name for row in cambium.SETTINGS]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '"x"', "null", "\x00", "[" * 100_000])
+def test_a_config_file_that_cannot_be_read_is_a_gap(text):
+    config = loaded({"CAMBIUM_AGENT_ID": "ana"}, text)
+    path = os.environ["CAMBIUM_CONFIG_FILE"]
+    assert [(gap.setting, gap.fix) for gap in config.gaps] == [
+        ("CAMBIUM_CONFIG_FILE", f"mend or remove {path}")
+    ]
+    assert (config.agent, config.repo, config.mode) == ("ana", "", "team")
+
+
+def test_a_folder_where_the_config_file_should_be_is_a_gap():
+    Path(os.environ["CAMBIUM_CONFIG_FILE"]).mkdir()
+    assert [gap.setting for gap in loaded({}).gaps] == ["CAMBIUM_CONFIG_FILE"]
+
+
+def test_numbers_and_booleans_in_the_config_file_count_as_their_text():
+    config = loaded({}, {"CAMBIUM_ORG_PR": True, "CAMBIUM_PROMOTE_RECALLS": 5, "CAMBIUM_REPO": []})
+    assert (config.org_pr, config.promote_recalls, config.repo) == (True, 5, "")
+
+
+def test_a_config_file_with_a_byte_order_mark_is_read():
+    assert loaded({}, '\ufeff{"CAMBIUM_MODE": "solo"}').mode == "solo"
+
+
+def test_a_tilde_means_the_home_folder(tmp_path):
+    assert loaded({"CAMBIUM_REPO": "~/work"}).repo == str(tmp_path / "home" / "work")
+
+
+def test_the_config_file_is_in_the_home_folder_unless_it_is_named(tmp_path):
+    kept = tmp_path / "home" / ".cambium" / "config.json"
+    kept.parent.mkdir()
+    kept.write_text('{"CAMBIUM_AGENT_ID": "ana"}')
+    assert (cambium.Config.load({}).config_file, cambium.Config.load({}).agent) == (
+        str(kept),
+        "ana",
+    )
+
+
+def test_the_sessions_project_comes_after_the_environment_and_before_the_file(tmp_path):
+    (tmp_path / "here" / ".cambium").mkdir(parents=True)
+    here, stored = str(tmp_path / "here"), {"CAMBIUM_REPO": "/stored"}
+    configs = (loaded({}, stored, here), loaded({"CAMBIUM_REPO": "/environ"}, stored, here))
+    assert [(each.repo, each.source("CAMBIUM_REPO")) for each in configs] == [
+        (here, "session"),
+        ("/environ", "environment"),
+    ]
+
+
+def test_a_project_that_was_never_set_up_leaves_the_files_choice(tmp_path):
+    assert loaded({}, {"CAMBIUM_REPO": "/stored"}, str(tmp_path)).repo == "/stored"
+    assert loaded({}, {}, str(tmp_path)).repo == ""
+
+
+@pytest.mark.parametrize("home", ["home", "link-to-home"])
+def test_the_folder_of_the_config_file_does_not_mark_the_home_folder_as_set_up(
+    tmp_path, monkeypatch, home
+):
+    monkeypatch.delenv("CAMBIUM_CONFIG_FILE")
+    (tmp_path / "link-to-home").symlink_to(tmp_path / "home")
+    monkeypatch.setenv("HOME", str(tmp_path / home))
+    (tmp_path / "home" / ".cambium").mkdir()
+    git(tmp_path / "home", "init", "-q")  # a home folder kept in git: dot files
+    assert cambium.current()[0].repo == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "call"),
+    [
+        ({}, 'setup(project_repo="/abs/path/to/your/clone", agent_id="your-id")'),
+        ({"repo": "/srv/a b", "agent": "ana"}, 'setup(project_repo="/srv/a b", agent_id="ana")'),
+        ({"agent": 'é"x'}, 'setup(project_repo="/abs/path/to/your/clone", agent_id="é\\"x")'),
+        (
+            {"repo": "/r", "agent": "ana", "org_repo": "o/k"},
+            'setup(project_repo="/r", agent_id="ana", org_repo="o/k")',
+        ),
+    ],
+)
+def test_the_setup_call_is_ready_to_be_made(arguments, call):
+    assert cambium.setup_call(**arguments) == call
+
+
+# Which repository
+
+
+def test_a_repository_nobody_set_up_is_named_in_the_fix_and_not_adopted(team, monkeypatch):
+    monkeypatch.delenv("CAMBIUM_REPO")
+    monkeypatch.chdir(team.ana / "src")
+    told = cambium.status()
+    assert told["configured"] is False
+    assert told["next_step"] == f'setup(project_repo="{team.ana}", agent_id="ana")'
+    assert not (team.ana / ".cambium").exists()
+
+
+def test_one_config_file_serves_every_project_that_was_set_up(team, monkeypatch):
+    monkeypatch.delenv("CAMBIUM_REPO")
+    for repo in (team.ben, team.ana):
+        cambium.setup(str(repo), "ana")
+    monkeypatch.chdir(team.ben / "src")
+    captured("The session's own project gets this.")
+    assert (len(local_items(team.ben)), len(local_items(team.ana))) == (1, 0)
+
+
+def test_outside_every_project_the_config_files_repository_serves(team, monkeypatch, tmp_path):
+    monkeypatch.delenv("CAMBIUM_REPO")
+    cambium.setup(str(team.ben), "ana")
+    monkeypatch.chdir(tmp_path)
+    assert cambium.here().place.main == team.ben
+
+
+def test_the_clients_project_directory_goes_before_the_working_directory(team, monkeypatch):
+    monkeypatch.delenv("CAMBIUM_REPO")
+    for repo in (team.ben, team.ana):
+        cambium.setup(str(repo), "ana")
+    monkeypatch.chdir(team.ana)
+    monkeypatch.setenv("CLAUDE_PROJECT_DIR", str(team.ben))
+    assert cambium.here().place.main == team.ben
+
+
+def test_a_path_inside_a_repository_means_that_repository(team):
+    place = cambium.locate(str(team.ana / "src"))
+    assert place == cambium.Place(team.ana, team.ana, team.ana / ".git")
+
+
+def test_a_linked_worktree_shares_the_store_and_may_go_away(team, tmp_path):
+    git(team.ana, "worktree", "add", "-q", str(tmp_path / "feature"))
+    team.setenv("CAMBIUM_REPO", str(tmp_path / "feature"))
+    item_id = captured("Learned on a feature branch.")
+    git(team.ana, "worktree", "remove", str(tmp_path / "feature"))
+    assert ids(local_items(team.ana)) == {item_id}
+    assert [item["project"] for item in local_items(team.ana)] == ["ana"]
+
+
+def with_submodule(team: People, tmp_path: Path) -> Path:
+    """A clone of the org hub that holds the project as submodule `lib`."""
+    outer = clone(team.org_hub, tmp_path / "outer")
+    allowed = ("-c", "protocol.file.allow=always")
+    git(outer, *allowed, "submodule", "--quiet", "add", str(team.hub), "lib")
+    git(outer, "commit", "-q", "-m", "lib")
+    return outer
+
+
+def test_a_submodule_is_a_project_of_its_own(team, tmp_path):
+    outer = with_submodule(team, tmp_path)
+    team.setenv("CAMBIUM_REPO", str(outer / "lib" / "src"))
+    item_id = on_team("The library keeps its own memory.")
+    assert ids(items_on(team.hub)) == {item_id}
+    assert ((outer / "lib" / ".cambium").is_dir(), (outer / ".cambium").exists()) == (True, False)
+    assert git(outer, "status", "--porcelain") == ""
+
+
+def test_a_linked_worktree_of_a_submodule_shares_the_submodules_store(team, tmp_path):
+    outer = with_submodule(team, tmp_path)
+    git(outer / "lib", "worktree", "add", "-q", str(tmp_path / "feature"))
+    assert cambium.locate(str(tmp_path / "feature")).main == outer / "lib"
+
+
+def test_a_repository_whose_git_directory_is_elsewhere_works(team, tmp_path):
+    apart = tmp_path / "apart"
+    git(tmp_path, "clone", "-q", "--separate-git-dir", "gitdir", str(team.hub), "apart")
+    team.setenv("CAMBIUM_REPO", str(apart))
+    item_id = on_team("The git directory is a file here.")
+    assert (ids(items_on(team.hub)), git(apart, "status", "--porcelain")) == ({item_id}, "")
+
+
+def beside_a_bare_repository(team: People, project: Path, name: str) -> Path:
+    """Two worktrees, main and feature, of a bare clone called `name` in the project's folder."""
+    git(project.parent, "clone", "-q", "--bare", str(team.hub), f"{project.name}/{name}")
+    if name != ".git":
+        (project / ".git").write_text(f"gitdir: ./{name}\n")
+    for worktree in ("main", "feature"):
+        git(project, "worktree", "add", "-q", "--force", worktree)
+    return project
+
+
+@pytest.mark.parametrize("name", [".bare", ".git"])
+def test_worktrees_beside_a_bare_repository_share_one_store(team, tmp_path, name):
+    project = beside_a_bare_repository(team, tmp_path / "heronry", name)
+    places = []
+    for worktree in ("main", "feature"):
+        team.setenv("CAMBIUM_REPO", str(project / worktree))
+        on_team(f"Learned in the worktree named {worktree}.")
+        places.append((cambium.here().place.main, cambium.here().project))
+    assert places == [(places[0][0], "heronry")] * 2
+    assert len(items_on(team.hub)) == 2
+    assert git(project / "main", "status", "--porcelain") == ""
+
+
+@pytest.mark.parametrize("name", [".bare", ".git"])
+def test_worktrees_beside_a_bare_repository_can_be_set_up(team, tmp_path, monkeypatch, name):
+    project = beside_a_bare_repository(team, tmp_path / "heronry", name)
+    monkeypatch.delenv("CAMBIUM_REPO")
+    assert cambium.setup(str(project / "main"), "ana")["state"]["configured"] is True
+    monkeypatch.chdir(project / "feature")
+    item_id = captured("Learned in a worktree.")
+    monkeypatch.chdir(tmp_path)
+    assert cambium.recall("learned in a worktree")["results"][0]["id"] == item_id
+
+
+@pytest.mark.parametrize("place", ["heronry.git", "home", "nowhere"])
+def test_what_is_no_clone_is_refused_with_the_reason(team, tmp_path, place):
+    reasons = {
+        "heronry.git": "is a bare repository",
+        "home": "is not a git repository (",
+        "nowhere": "does not exist",
+    }
+    with pytest.raises(cambium.CambiumError) as error:
+        cambium.locate(str(tmp_path / place))
+    assert error.value.what.startswith(f"{tmp_path / place} {reasons[place]}")
+
+
+def test_a_configured_repository_that_is_none_is_a_gap_with_the_reason(team, tmp_path):
+    team.setenv("CAMBIUM_REPO", str(team.hub))
+    told = cambium.status()
+    assert (told["configured"], told["project"]) == (False, None)
+    assert told["gaps"][0] == {
+        "setting": "CAMBIUM_REPO",
+        "cost": f"{team.hub} is a bare repository: "
+        "no project, so every tool but setup() and status() is off",
+        "fix": 'setup(project_repo="/abs/path/to/your/clone", agent_id="ana")',
+    }
+
+
+# ── Git ─────────────────────────────────────────────────────────────────────
+
+
+def test_no_variable_that_git_calls_local_reaches_our_git(monkeypatch, tmp_path):
+    local = git(tmp_path, "rev-parse", "--local-env-vars").split()
+    more = ["GIT_CONFIG_KEY_0", "GIT_CONFIG_VALUE_0", "GIT_AUTHOR_NAME", "GIT_EXTERNAL_DIFF"]
+    for name in (*local, *more):
+        monkeypatch.setenv(name, "elsewhere")
+    assert {*local, *more} & cambium.clean_environment().keys() == set()
+
+
+REDIRECT = "url./nowhere/.insteadOf"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"GIT_DIR": ".git"},
+        {"GIT_DIR": ".git", "GIT_WORK_TREE": "."},
+        {"GIT_INDEX_FILE": ".git/index"},
+        {"GIT_OBJECT_DIRECTORY": ".git/objects"},
+        {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": REDIRECT, "GIT_CONFIG_VALUE_0": "/"},
+        {"GIT_CONFIG_PARAMETERS": f"'{REDIRECT}=/'"},
+    ],
+    ids=lambda names: " ".join(names),
+)
+def test_variables_that_point_git_elsewhere_have_no_effect(team, tmp_path, monkeypatch, names):
+    other = clone(team.org_hub, tmp_path / "other")
+    before = {path: path.read_bytes() for path in other.rglob("*") if path.is_file()}
+    with monkeypatch.context() as patch:
+        for name, value in names.items():
+            path = name.endswith(("DIR", "TREE", "FILE", "DIRECTORY"))
+            patch.setenv(name, str(other / value) if path else value)
+        item_id = in_the_org(team)
+    assert (ids(items_on(team.org_hub, "main")), items_on(team.hub)) == ({item_id}, [])
+    assert {path: path.read_bytes() for path in other.rglob("*") if path.is_file()} == before
+
+
+def test_a_timeout_ends_the_program_and_everything_it_started(tmp_path):
+    started = time.monotonic()
+    ran = cambium.run(["sh", "-c", "(sleep 1; touch late) & sleep 60"], where=tmp_path, timeout=0.2)
+    assert (ran.code, bool(ran), ran.err) == (124, False, "timed out after 0.2 s")
+    assert time.monotonic() - started < 2
+    time.sleep(max(0.0, started + 1.2 - time.monotonic()))
+    assert not (tmp_path / "late").exists()
+
+
+def test_a_child_never_reads_what_our_client_sends():
+    child = python("print(repr(cambium.run(['cat'], where=cambium.Path('.'), timeout=5).out))")
+    assert child.communicate("a frame of the protocol\n", timeout=20)[0] == "''\n"
+
+
+def test_a_program_that_is_missing_is_named(tmp_path):
+    with pytest.raises(cambium.CambiumError) as error:
+        cambium.run(["no-such-program"], where=tmp_path, timeout=5)
+    assert error.value.what == "no-such-program is not on PATH"
+
+
+def test_a_failure_carries_the_programs_words_without_its_boilerplate(tmp_path):
+    script = "echo 'To /hub' >&2; echo 'remote: policy says no' >&2; echo 'hint: pull' >&2; exit 3"
+    ran = cambium.run(["sh", "-c", script], where=tmp_path, timeout=5)
+    assert (ran.code, ran.words) == (3, "remote: policy says no")
+
+
+@pytest.mark.parametrize("who", ["ana:hunter2", "hunter2", "x-oauth-basic:hunter2"])
+def test_credentials_in_a_url_are_in_no_message(team, tmp_path, who):
+    ran = cambium.run(
+        ["sh", "-c", f"echo 'fatal: https://{who}@127.0.0.1:1/x' >&2; exit 1"],
+        where=tmp_path,
+        timeout=5,
+    )
+    git(team.ana, "remote", "set-url", "origin", f"https://{who}@127.0.0.1:1/x.git")
+    with pytest.raises(cambium.CambiumError) as error:
+        team_store(team.ana).mutate(add("k-1"), "adds")
+    told = (str(error.value), ran.words, cambium.Git(team.ana).remote_url("origin"))
+    assert ["hunter2" in text for text in told] == [False] * 3
+    assert told[1:] == ("fatal: https://127.0.0.1:1/x", "https://127.0.0.1:1/x.git")
+
+
+GOOD_NAMES = ["cambium", "team/knowledge", "v1.2", "wissen/größe", "a-b", "a@b", "HEAD-1"]
+BAD_NAMES = ["", "a b", "-x", "--force", "/a", "a/", "a//b", "a..b", "a.lock", "a.lock/b", ".a"]
+BAD_NAMES += [
+    "a/.b",
+    "a~1",
+    "a^",
+    "a:b",
+    "a?",
+    "a*",
+    "a[",
+    "a\\b",
+    "a@{1}",
+    "@",
+    "a.",
+    "a\x7f",
+    "a\tb",
+]
+
+
+def test_a_ref_name_is_accepted_only_if_git_accepts_it_too(tmp_path):
+    accepted = []
+    for name in (*BAD_NAMES, *GOOD_NAMES):
+        with contextlib.suppress(ValueError):
+            accepted.append(cambium.ref_name(name))
+    assert accepted == GOOD_NAMES
+    assert [git(tmp_path, "check-ref-format", "--branch", name) for name in accepted] == accepted
+
+
+def author_and_committer(remote: Path) -> str:
+    return git(remote, "log", "-1", "--format=%an <%ae>, %cn <%ce>", "cambium")
+
+
+def test_commits_are_the_users_own(team):
+    on_team("Who said this?")
+    assert author_and_committer(team.hub) == ", ".join(["Fixture <fixture@example.invalid>"] * 2)
+
+
+def test_where_git_knows_nobody_the_agent_commits(team, monkeypatch):
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    team.setenv("CAMBIUM_AGENT_ID", "Ana's bot")
+    on_team("Who said this?")
+    assert author_and_committer(team.hub) == ", ".join(
+        ["Ana's bot <ana-s-bot@cambium.invalid>"] * 2
+    )
+
+
+def test_an_identity_given_only_in_the_environment_serves(team, monkeypatch):
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    for role in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{role}_NAME", "Ana")
+        monkeypatch.setenv(f"GIT_{role}_EMAIL", "ana@example.invalid")
+    on_team("Who said this?")
+    assert author_and_committer(team.hub) == ", ".join(["Ana <ana@example.invalid>"] * 2)
+
+
+def test_the_author_of_the_commit_whose_hook_we_run_in_is_not_ours(team, monkeypatch):
+    monkeypatch.setenv("GIT_AUTHOR_NAME", "Somebody Else")
+    monkeypatch.setenv("GIT_AUTHOR_DATE", "2001-01-01T00:00:00Z")
+    on_team("Who said this?")
+    assert author_and_committer(team.hub).startswith("Fixture <")
+    assert git(team.hub, "log", "-1", "--format=%as", "cambium") != "2001-01-01"
+
+
+HOOKS = ["pre-commit", "prepare-commit-msg", "commit-msg", "post-commit", "pre-push"]
+HOOKS += ["post-checkout", "post-merge", "post-index-change", "reference-transaction"]
+
+
+@pytest.mark.parametrize("setting", ["", "core.hooksPath"])
+def test_hooks_that_fail_do_not_matter(team, setting):
+    folder = team.ana / (".husky" if setting else ".git/hooks")
+    for name in HOOKS:
+        hook(folder / name, f"touch '{team.ana}/ran-{name}'\nexit 1")
+    if setting:
+        git(team.ana, "config", setting, ".husky")
+    item_id = on_team("Machine commits run no hooks.")
+    assert (ids(items_on(team.hub)), sorted(team.ana.glob("ran-*"))) == ({item_id}, [])
+
+
+def test_signing_that_fails_does_not_matter(team, tmp_path):
+    hook(tmp_path / "gpg", "exit 2")
+    for key, value in {"commit.gpgSign": "true", "gpg.program": str(tmp_path / "gpg")}.items():
+        git(team.ana, "config", key, value)
+    git(team.ana, "config", "push.gpgSign", "true")
+    item_id = on_team("Machine commits are not signed.")
+    assert ids(items_on(team.hub)) == {item_id}
+
+
+def test_ssh_asks_nothing_unless_the_user_chose_the_command(team, tmp_path, monkeypatch):
+    for name in ("ssh", "own-ssh"):
+        hook(tmp_path / "bin" / name, f'echo "{name} $*" >> {tmp_path}/asked; exit 1')
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    git(team.ana, "remote", "set-url", "origin", "ssh://hub.invalid/x")
+    cambium.Git(team.ana).network("ls-remote", "origin")
+    git(team.ana, "config", "core.sshCommand", "own-ssh")
+    cambium.Git(team.ana).network("ls-remote", "origin")
+    calls = [line.split() for line in (tmp_path / "asked").read_text().splitlines()]
+    told = [(call[0], "-oBatchMode=yes" in call) for call in calls if "-G" not in call]
+    assert told == [("ssh", True), ("own-ssh", False)]
+
+
+class Locked(http.server.BaseHTTPRequestHandler):
+    """A server that lets nobody in."""
+
+    def do_GET(self) -> None:
+        self.send_response(401)
+        self.send_header("WWW-Authenticate", 'Basic realm="hub"')
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+
+def test_a_remote_that_wants_a_password_fails_at_once_and_asks_nobody(team, tmp_path, monkeypatch):
+    hook(tmp_path / "ask", f"touch {tmp_path}/asked; echo secret")
+    git(team.ana, "config", "core.askPass", str(tmp_path / "ask"))
+    monkeypatch.setenv("SSH_ASKPASS", str(tmp_path / "ask"))
+    with http.server.HTTPServer(("127.0.0.1", 0), Locked) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/x.git"
+        ran = cambium.Git(team.ana, timeout=10).network("ls-remote", url)
+        server.shutdown()
+    assert (
+        ran.words == f"fatal: could not read Username for '{url[:-6]}': terminal prompts disabled"
+    )
+    assert not (tmp_path / "asked").exists()
+
+
+# ── Knowledge ───────────────────────────────────────────────────────────────
+
+CLEAN = [
+    "plain words",
+    "« Ça va ? » — l’été, naïve café, 12 €",
+    "„Größe“ und ‚Maß‘, Straße, ÄÖÜ",
+    "não, coração, «informação», “aspas”",
+    "É… À» Ã ficou; Ñandú",
+    "CAFÉ…",
+    "OÙ\u00a0?",
+    "SJÖ…",
+    "ZOË—said so",
+    "日本語の認証エラー、再試行は三回",
+    "缓存失效：先更新数据库",
+    "캐시는 먼저 비웁니다",
+    "Кэш сбрасывается первым — «всегда»",
+    "می‌خواهم बताऊँ क्‍ष",
+    "👩‍👩‍👧 ships ❤️ 🏳️‍🌈 👍🏽 🔥 → ✓",
+    "line one\n\tline two\n",
+    "quotes \"a\" and 'b', slash / and \\ back",
+]
+
+
+@pytest.mark.parametrize("text", CLEAN)
+def test_clean_text_is_left_as_it_is(text):
+    assert cambium.clean(text) == (text, ())
+
+
+@pytest.mark.parametrize("text", [text for text in CLEAN if not text.isascii()])
+def test_text_whose_utf8_was_read_as_cp1252_is_restored(text):
+    mangled = "".join(cambium.cp1252_byte(byte) for byte in text.encode())
+    assert cambium.clean(mangled) == (text, ())
+
+
+def test_text_that_was_mangled_twice_is_restored():
+    mangled = "l’été".encode().decode("cp1252").encode().decode("cp1252")
+    assert cambium.clean(mangled) == ("l’été", ())
+
+
+@pytest.mark.parametrize("text", ["café and cafÃ©", "cafÃ© 認証", "Ã", "â€", "cafÃ ©"])
+def test_a_repair_that_is_not_an_exact_inverse_is_not_made(text):
+    assert cambium.clean(text) == (text, ())
+
+
+def test_lines_are_repaired_each_by_itself():
+    assert cambium.clean("cafÃ©\ncafé") == ("café\ncafé", ())
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\x00b\x07c\x7fd", "abcd"),
+        ("\x1b[31mred\x1b[0m \x9b1mbold", "red bold"),
+        ("\x1b]8;;http://evil.invalid\x07link\x1b]8;;\x1b\\", "link"),
+        ("invoice\u202efdp.exe\u202c", "invoicefdp.exe"),
+        ("\u2066isolated\u2069", "isolated"),
+        ("pass\u200bword \u2060and\ufeff soft\u00adhyphen", "password and softhyphen"),
+        ("smuggled\U000e0041\U000e0042", "smuggled"),
+        ("a joiner\u200d in words", "a joiner in words"),
+        ("half \ud83d of a pair", "half \ufffd of a pair"),
+        ("one\r\ntwo\rthree\u2028four\u2029five", "one\ntwo\nthree\nfour\nfive"),
+    ],
+)
+def test_what_hides_or_steers_is_removed(text, shown):
+    assert cambium.clean(text) == (shown, ())
+
+
+# «…» is what must go. The dot keeps the invented secrets from looking real in this file.
+SECRETS = [
+    ("aws-access-key", "deploys with «AKIA·Q3EGRTH7JWPLK4ZT» from CI"),
+    ("assigned-secret", "aws_secret_access_key = «q8Zr·T1vKx0LmN4/bQ7sWcYdE2fGhJ9uPoA5iRtBz»"),
+    ("github-token", "push with «ghp·_1a2B3c4D5e6F7g8H9i0JkLmNoPqRsTuVwXyZ»"),
+    (
+        "github-token",
+        "or «github·_pat_11ABCDEFG0aBcDeFgHiJkL_mNoPqRsTuVwXyZ0123456789abcdefghijkl»",
+    ),
+    ("gitlab-token", "the runner has «glpat·-x1Yz2Wv3Ut4Sr5Qp6On7»"),
+    ("slack-token", "bot «xoxb·-123456789012-abcdefABCDEF»"),
+    (
+        "slack-webhook",
+        "post to «https://hooks·.slack.com/services/T0AAAAAAA/B0BBBBBBB/c1d2e3f4g5h6»",
+    ),
+    ("stripe-key", "charges with «sk_live·_4eC39HqLyjWDarjtT1zdp7dc»"),
+    ("api-key", "the model key is «sk·-proj.a1b2c3d4e5f6g7h8i9j0»"),
+    ("google-api-key", "maps: «AIza·SyA1b2C3d4E5f6G7h8I9j0KlMnOpQrStUvW»"),
+    ("package-token", "publish with «npm·_1a2B3c4D5e6F7g8H9i0JkLmNoPqRsTuVwXyZ»"),
+    ("jwt", "session «eyJ·hbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmNHl0w»"),
+    (
+        "private-key",
+        "«-----BEGIN RSA PRI·VATE KEY-----\nMIIEow\nIBAAK\n-----END RSA PRI·VATE KEY-----» end",
+    ),
+    ("private-key", "cut off: «-----BEGIN PRI·VATE KEY-----\nMIIEow»"),
+    ("url-password", "postgres://app:«s3cr3t·pw»@db.internal:5432/app"),
+    ("bearer-token", "curl -H 'Authorization: Bearer «a1b2c3d4·e5f6g7h8i9j0k1l2»'"),
+    ("assigned-secret", "DB_PASSWORD=«Tr0ub4dor·&3x»"),
+    ("assigned-secret", "export DB_PASS=«Tr0ub4dor·3x»"),
+    ("assigned-secret", '{"client_secret": "«p9q8r7·s6t5u4»"}'),
+    ("assigned-secret", "the API key: «p9q8r7·s6t5u4v3»"),
+    ("hex-key", "the signing secret is «9f86d081884c7d65·9a2feaa0c55ad015»"),
+    ("hex-key", "its API key is «9f86d081884c7d65·9a2feaa0c55ad015»"),
+]
+
+
+@pytest.mark.parametrize(("kind", "text"), SECRETS)
+def test_a_secret_is_taken_out_and_its_kind_named(kind, text):
+    marked = text.replace("·", "")
+    shown = re.sub("«.*»", f"[redacted:{kind}]", marked, flags=re.DOTALL)
+    assert cambium.clean(re.sub("[«»]", "", marked)) == (shown, (kind,))
+
+
+@pytest.mark.parametrize(("kind", "text"), SECRETS)
+def test_what_was_redacted_once_is_clean(kind, text):
+    shown, _ = cambium.clean(re.sub("[«»·]", "", text))
+    assert cambium.clean(shown) == (shown, ())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "fixed in 3f786850e387550fdab836ed7e6dc881de23001b",
+        "risk-based testing of the disk-usage task-runner-2024-edition",
+        "the documented sample key AKIAIOSFODNN7EXAMPLE",
+        "password rotation is quarterly",
+        "job 123e4567-e89b-12d3-a456-426614174000 hung",
+        "image sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+        "max_tokens=4096 and token_budget: 20000 are enough",
+        "the token expires after 3600 seconds; refresh tokens last 30 days",
+        "postgres://user:password@localhost/app in the documentation",
+        "DATABASE_URL=postgres://${DB_USER}:${DB_PASS}@db/app",
+        "secret: kept in Vault, path kv/data/app",
+        "arn:aws:secretsmanager:eu-west-1:123456789012:secret:db",
+        "password: see 1Password",
+        "API_KEY=<your key> goes into .env",
+        "git@github.com:owner/repo.git and https://example.com/a/b?page=2",
+        "basic auth is off; bearer tokens are required",
+        "the secret scanner flagged 3f786850e387550fdab836ed7e6dc881de23001b by mistake",
+        "token: ${{ secrets.GITHUB_TOKEN }}",
+        "password=os.environ['DB_PASSWORD']",
+        "-----BEGIN PUBLIC KEY-----\nMIIBIjANBgkq\n-----END PUBLIC KEY-----",
+    ],
+)
+def test_what_only_resembles_a_secret_stays(text):
+    assert cambium.clean(text) == (text, ())
+
+
+PIECES = st.sampled_from(
+    ["Ã", "©", "â", "€", "™", "\u200b", "\u200d", "\x1b", "[31m", "]0;", "\x07", "\r", "\n", "認"]
+) | st.sampled_from(
+    ["https://u:", "@h", "password=", "token ", "a1b2c3d4e5", "0123456789abcdef" * 2]
+)
+
+
+@properties
+@given(st.lists(PIECES | ANY_TEXT, max_size=8).map("".join))
+@example("Ã\u200b©")
+@example("pass\u200bword=Tr0ub4dor3x")
+@example("\x1b\x1b[31m[31m")
+def test_cleaning_twice_changes_nothing_more(text):
+    shown, _ = cambium.clean(text)
+    assert cambium.clean(shown) == (shown, ())
+
+
+def test_everything_on_the_way_into_a_document_is_cleaned(tmp_path):
+    document = cambium.Document()
+    vouched = cambium.Trust(endorsements=(cambium.Endorsement("an\u200ba", "", "cafÃ©"),))
+    item = fact("k-1", "use \x1b[1mthis", tags=("a\u202eb",), trust=vouched, rest={"x": ["\x00y"]})
+    stored = document.put(item)
+    assert document.get("k-1") == stored
+    assert (stored.content, stored.tags, stored.rest) == ("use this", ("ab",), {"x": ["y"]})
+    assert stored.trust.endorsements == (cambium.Endorsement("ana", "", "café"),)
+
+
+def test_a_document_tells_which_kinds_of_secret_it_kept_out():
+    document = cambium.Document()
+    stored = document.put(fact("k-1", "words", why="password=Tr0ub4dor3x"))
+    assert (stored.why, document.redacted) == (
+        "password=[redacted:assigned-secret]",
+        {"assigned-secret"},
+    )
+
+
+NEW_YEAR = "2026-01-01T00:00:00+00:00"
+
+
+@pytest.mark.parametrize(
+    ("value", "moment"),
+    [
+        ("2026-01-01T00:00:00Z", NEW_YEAR),
+        ("2026-01-01T00:00:00z", NEW_YEAR),
+        ("2026-01-01T05:30:00+05:30", NEW_YEAR),
+        ("2026-01-01T00:00:00", NEW_YEAR),
+        (" 2026-01-01 ", NEW_YEAR),
+        (1767225600, NEW_YEAR),
+        (1767225600.0, NEW_YEAR),
+        (1767225600000, NEW_YEAR),
+        ("1767225600", NEW_YEAR),
+        ("1767225600000", NEW_YEAR),
+        ("2026-01-01T00:00:00.1234567Z", "2026-01-01T00:00:00.123456+00:00"),
+        ("2026-01-01T00:00:00.5", "2026-01-01T00:00:00.500000+00:00"),
+        ("9999-12-31T23:59:59Z", "9999-12-31T23:59:59+00:00"),
+    ],
+)
+def test_every_form_of_a_moment_becomes_utc(value, moment):
+    assert cambium.instant(value) == cambium.datetime.fromisoformat(moment)
+
+
+@pytest.mark.parametrize(
+    "value", ["", None, "yesterday", "9999-12-31T23:59:59-14:00", [], "2026-13-01"]
+)
+def test_what_is_no_moment_is_none(value):
+    assert cambium.instant(value) is None
+
+
+@properties
+@given(ANY_JSON)
+def test_asking_for_a_moment_never_fails(value):
+    moment = cambium.instant(value)
+    assert moment is None or moment.utcoffset() == cambium.timedelta(0)
+
+
+@pytest.mark.parametrize(
+    ("given_tags", "tags"),
+    [
+        ("ci, flaky tests ,, ci", ("ci", "flaky tests")),
+        ("ci flaky", ("ci", "flaky")),
+        ('["ci", "flaky  tests", 3, ""]', ("ci", "flaky tests")),
+        (["ci", None, "ci", " x "], ("ci", "x")),
+        (("a", "b"), ("a", "b")),
+        ("[not json", ("[not", "json")),
+        ("", ()),
+        (None, ()),
+        (7, ()),
+    ],
+)
+def test_tags_come_in_every_usual_form(given_tags, tags):
+    assert cambium.split_tags(given_tags) == tags
+
+
+FOREIGN = {
+    "id": "k-1",
+    "type": "skill",
+    "kind": "runbook",
+    "content": "Drain the queue first.",
+    "why": "It loses jobs otherwise.",
+    "tags": ["queue"],
+    "scope": "team",
+    "project": "heronry",
+    "source": {"system": "agentsync", "ref": "ana", "imported": True, "colour": "red"},
+    "created_by": "ana",
+    "created_at": "2026-01-01T00:00:00Z",
+    "updated_at": "2026-01-02T00:00:00Z",
+    "status": "active",
+    "trust": {
+        "recalls": 2,
+        "endorsements": [{"by": "ben", "at": "", "note": "yes", "badge": 1}],
+        "projects": ["heronry"],
+        "stars": 5,
+    },
+    "valid_while": "while on Postgres 14",
+    "promotion": {"pr": "https://hub.invalid/pull/1", "at": "x", "reviewers": ["cy"]},
+    "evidence": [{"path": "a.c", "blob": "b"}],
+    "mood": {"deep": [1, {"er": None}]},
+}
+
+
+def test_an_item_keeps_the_unknown_keys_of_every_level():
+    assert cambium.Item.from_json(FOREIGN).to_json() == FOREIGN
+
+
+def test_a_changed_item_keeps_them_too():
+    moment = cambium.now()
+    item = cambium.Item.from_json(FOREIGN).endorsed("cy", "me too", moment)
+    vouched = {"by": "cy", "at": cambium.stamp(moment), "note": "me too"}
+    trust = FOREIGN["trust"] | {"endorsements": [*FOREIGN["trust"]["endorsements"], vouched]}
+    assert item.to_json() == FOREIGN | {"trust": trust, "updated_at": cambium.stamp(moment)}
+
+
+def test_an_item_of_few_words_gets_the_defaults():
+    item = cambium.Item.from_json({"id": "k-1", "content": "x", "why": None})
+    assert item == cambium.Item("k-1", "x")
+    assert item.active
+
+
+def test_a_new_item_has_an_id_of_twelve_digits_and_belongs_to_its_project():
+    moment = cambium.now()
+    item = cambium.Item.new(" x ", agent="ana", project="heronry", moment=moment)
+    at = cambium.stamp(moment)
+    assert re.fullmatch("k-[0-9a-f]{12}", item.id)
+    assert item == cambium.Item(
+        item.id,
+        "x",
+        project="heronry",
+        created_by="ana",
+        created_at=at,
+        updated_at=at,
+        trust=cambium.Trust(projects=("heronry",)),
+    )
+
+
+MALFORMED = [
+    None,
+    [],
+    "text",
+    {},
+    {"id": "k-1"},
+    {"id": "", "content": "x"},
+    {"id": 1, "content": "x"},
+    {"id": "k-1", "content": {"a": 1}},
+    {"id": "k-1", "content": "x", "tags": "ci"},
+    {"id": "k-1", "content": "x", "source": "manual"},
+    {"id": "k-1", "content": "x", "source": {"ref": 7}},
+    {"id": "k-1", "content": "x", "trust": []},
+    {"id": "k-1", "content": "x", "trust": {"recalls": "3"}},
+    {"id": "k-1", "content": "x", "trust": {"endorsements": ["ana"]}},
+]
+
+
+@pytest.mark.parametrize("raw", MALFORMED)
+def test_what_is_no_item_is_refused(raw):
+    with pytest.raises(ValueError):  # noqa: PT011
+        cambium.Item.from_json(raw)
+
+
+@properties
+@given(st.dictionaries(st.sampled_from(sorted(FOREIGN)), ANY_JSON).map(lambda odd: FOREIGN | odd))
+def test_any_json_is_an_item_or_is_refused(raw):
+    with contextlib.suppress(ValueError):
+        item = cambium.Item.from_json(raw)
+        assert cambium.Item.from_json(item.to_json()) == item
+
+
+def test_copies_of_one_item_share_their_recalls_and_different_items_add_them():
+    ana = cambium.Trust(3, (cambium.Endorsement("ana"),), ("a",), {"stars": 1})
+    ben = cambium.Trust(2, (cambium.Endorsement("ana"), cambium.Endorsement("ben")), ("b", "a"))
+    both = (cambium.Endorsement("ana"), cambium.Endorsement("ben"))
+    assert ana.joined(ben, same_lineage=True) == cambium.Trust(3, both, ("a", "b"), {"stars": 1})
+    assert ana.joined(ben, same_lineage=False).recalls == 5
+
+
+def test_an_answer_cuts_long_texts_and_says_how_much_is_missing():
+    assert cambium.shorten("x" * 12_345, 10) == "x" * 10 + "… [12,335 more characters]"
+    assert fact("k-1", "first\nsecond").summary == "first"
+    assert fact("k-1", "y" * 200).summary == "y" * 159 + "…"
+
+
+# ── Stores: the document ────────────────────────────────────────────────────
+
+TOO_DEEP = b"[" * 100_000
+
+
+def parsed(whole: dict[str, Any], **layout: Any) -> cambium.Document:
+    return cambium.Document.parse(json.dumps(whole, **layout).encode())
+
+
+SOME_ITEMS = st.lists(
+    ANY_JSON
+    | st.fixed_dictionaries(
+        {"id": st.sampled_from(["k-1", "k-2", "k-3"]), "content": ANY_TEXT},
+        optional={"trust": ANY_JSON, "odd": ANY_JSON},
+    ),
+    max_size=4,
+)
+
+
+@properties
+@given(
+    SOME_ITEMS, st.dictionaries(ANY_TEXT.filter(lambda key: key != "items"), ANY_JSON, max_size=3)
+)
+def test_a_rendered_document_reads_back_as_itself(items, rest):
+    document = parsed({"items": items, **rest})
+    again = cambium.Document.parse(document.render(), document)
+    assert [entry.raw for entry in document.entries.values()] == items
+    assert ([entry.raw for entry in again.entries.values()], again.rest) == (items, rest)
+    assert again.render() == document.render()
+
+
+@properties
+@given(SOME_ITEMS)
+def test_every_element_is_an_item_or_is_counted_as_malformed(items):
+    document = parsed({"items": items})
+    assert len(document.items) + document.malformed == len(items)
+
+
+@pytest.mark.parametrize("indent", [None, 1, 2, 4, "\t"])
+def test_a_document_in_any_layout_is_read(indent):
+    document = parsed({"before": 1, "items": [FOREIGN], "after": {"items": []}}, indent=indent)
+    assert document.items == [cambium.Item.from_json(FOREIGN)]
+    assert document.rest == {"before": 1, "after": {"items": []}}
+
+
+OURS = b"""{
+  "items": [
+    {
+      "id": "k-odd", "content": "caf\\u00e9", "weight": 1.50e2
+    },
+    {
+      "id": "k-plain",
+      "content": "x"
+    }
+  ],
+  "imported": {
+    "import": []
+  }
+}
+"""
+
+
+def test_entries_that_do_not_change_keep_their_exact_text():
+    document = cambium.Document.parse(OURS)
+    assert document.render() == OURS
+    document.put(fact("k-plain", "y"))
+    old, new = (text.split(b'"id": "k-plain"') for text in (OURS, document.render()))
+    assert (new[0], new[1] != old[1]) == (old[0], True)
+
+
+def test_a_document_reads_like_a_file_for_people():
+    document = cambium.Document()
+    document.set("imported", {"import": []})
+    assert document.render() == b'{\n  "items": [],\n  "imported": {\n    "import": []\n  }\n}\n'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"{}",
+        b'{"items": {}}',
+        b"<<< ours",
+        OURS[:90],
+        b'{"\xff"}',
+        TOO_DEEP,
+    ],
+)
+def test_what_is_no_document_is_refused(text):
+    with pytest.raises(ValueError):  # noqa: PT011
+        cambium.Document.parse(text)
+
+
+def test_an_item_put_twice_changes_nothing_the_second_time():
+    document = cambium.Document()
+    document.put(fact("k-1"))
+    again = document.copy()
+    again.put(fact("k-1"))
+    assert (document.changed, again.changed) == (True, False)
+
+
+def test_a_copy_is_edited_without_the_original():
+    document = cambium.Document.parse(OURS)
+    other = document.copy()
+    other.put(fact("k-new"))
+    other.set("imported", {})
+    other.remove("k-odd")
+    assert document.render() == OURS
+    assert (held(other), other.rest) == (["k-plain", "k-new"], {"imported": {}})
+
+
+def document_of(**contents: str) -> cambium.Document:
+    document = cambium.Document()
+    for name, content in contents.items():
+        document.put(fact(name, content))
+    return document
+
+
+def test_a_merge_takes_both_sides_and_ours_where_both_changed_one_item():
+    base = document_of(a="old", b="old", c="old", d="old", e="old")
+    ours = document_of(a="ours", c="ours", d="old", e="old", f="ours")  # b is gone
+    theirs = document_of(a="theirs", b="theirs", c="old", d="theirs", g="theirs")  # e is gone
+    merged = base.merged(ours, theirs)
+    assert {item.id: item.content for item in merged.items} == {
+        "a": "ours",
+        "c": "ours",
+        "d": "theirs",
+        "f": "ours",
+        "g": "theirs",
+    }
+    assert held(theirs) == ["a", "b", "c", "d", "g"]
+
+
+def test_a_merge_keeps_the_unknown_and_the_malformed():
+    items = [7, {"id": "k-1", "content": "x", "mood": 1}]
+    base = parsed({"items": items, "extra": [1]})
+    theirs = parsed({"items": [{"id": "k-0", "content": "y"}, *items], "extra": [1]})
+    merged = base.merged(base.copy(), theirs)
+    assert (merged.render(), merged.malformed) == (theirs.render(), 1)
+
+
+# ── Stores: the local file ──────────────────────────────────────────────────
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> cambium.LocalStore:
+    """A local store with one item, k-0."""
+    store = cambium.LocalStore(tmp_path / ".cambium")
+    store.mutate(add("k-0"), "adds")
+    return store
+
+
+DAMAGED = {
+    "cut": OURS[: len(OURS) * 6 // 10],
+    "zero bytes": b"",
+    "not utf-8": b'{"items": ["\xff"]}',
+    "list": b"[]",
+    "null": b"null",
+    "items is an object": b'{"items": {}}',
+    "conflict": b'<<<<<<< HEAD\n{"items": []}\n=======\n',
+    "nested too deep": b'{"items": ' + TOO_DEEP,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_file_is_named_and_still_answers(store, damage):
+    store.path.write_bytes(DAMAGED[damage])
+    document = store.read()
+    assert (document.items, store.path.read_bytes()) == ([], DAMAGED[damage])
+    assert document.problem.startswith(f"{store.path} is damaged: ")
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_write_moves_a_damaged_file_aside_byte_for_byte(store, damage):
+    store.path.write_bytes(DAMAGED[damage])
+    assert store.mutate(add("k-1"), "adds") == 1
+    assert (held(store.read()), store.read().problem) == (["k-1"], "")
+    assert [path.read_bytes() for path in store.damaged_copies()] == [DAMAGED[damage]]
+    assert re.fullmatch(r"knowledge\.json\.corrupt-\d{8}T\d+Z", store.damaged_copies()[0].name)
+
+
+def test_a_file_damaged_twice_is_kept_twice(store):
+    for text in (b"first", b"second"):
+        store.path.write_bytes(text)
+        store.mutate(add("k-1"), "adds")
+    assert {path.read_bytes() for path in store.damaged_copies()} == {b"first", b"second"}
+
+
+def test_status_names_the_damage_and_later_where_the_bytes_are(team):
+    captured("Soon to be damaged.")
+    path = team.ana / ".cambium" / "knowledge.json"
+    path.write_bytes(b"{")
+    assert cambium.status()["scopes"]["local"]["problem"].startswith(f"{path} is damaged: ")
+    captured("The next one.")
+    (aside,) = path.parent.glob("knowledge.json.corrupt-*")
+    assert (cambium.status()["set_aside"], aside.read_bytes()) == ([str(aside)], b"{")
+
+
+def test_a_file_with_a_byte_order_mark_is_read_and_kept(store):
+    store.path.write_bytes(b"\xef\xbb\xbf" + OURS)
+    assert store.mutate(add("k-1"), "adds") == 3
+    assert (held(store.read()), store.damaged_copies()) == (["k-odd", "k-plain", "k-1"], [])
+
+
+def test_an_edit_by_hand_is_seen_at_once(store):
+    store.read()
+    store.path.write_text(store.path.read_text().replace("what k-0 says", "said by hand"))
+    assert [item.content for item in store.read().items] == ["said by hand"]
+
+
+def test_the_next_write_removes_what_a_writer_that_died_left(store):
+    leftover = store.home / "knowledge.json.123-abcdef.tmp"
+    leftover.write_text("half")
+    store.mutate(add("k-1"), "adds")
+    assert sorted(path.name for path in store.home.iterdir()) == ["knowledge.json", "lock"]
+
+
+def test_a_process_that_dies_while_it_replaces_the_file_leaves_the_old_one(store):
+    code = (
+        "cambium.replace_file = lambda *paths: cambium.os.kill(cambium.os.getpid(), 9)\n"
+        "cambium.LocalStore(cambium.Path(sys.argv[1])).mutate(lambda d: d.remove('k-0'), 'dies')"
+    )
+    assert python(code, str(store.home)).wait(20) == -9
+    assert (held(store.read()), len(list(store.home.glob("*.tmp")))) == (["k-0"], 1)
+    assert store.mutate(add("k-1"), "the lock is free again") == 2
+
+
+def test_a_full_disk_is_said_and_changes_nothing(store, monkeypatch):
+    before = store.path.read_bytes()
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(cambium.CambiumError) as error:
+        store.mutate(add("k-1"), "adds")
+    assert error.value.what == f"cannot write {store.path}: No space left on device"
+    assert (store.path.read_bytes(), list(store.home.glob("*.tmp"))) == (before, [])
+    assert held(store.read()) == ["k-0"]
+
+
+def test_a_write_keeps_the_files_permissions(store):
+    store.path.chmod(0o640)
+    store.mutate(add("k-1"), "adds")
+    assert store.path.stat().st_mode & 0o777 == 0o640
+
+
+def test_the_lock_keeps_another_thread_out(tmp_path):
+    inside: list[str] = []
+
+    def enter() -> None:
+        with cambium.locked(tmp_path / "lock"):
+            inside.append("thread")
+
+    with cambium.locked(tmp_path / "lock"):
+        thread = threading.Thread(target=enter)
+        thread.start()
+        thread.join(0.15)
+        inside.append("we")
+    thread.join(5)
+    assert inside == ["we", "thread"]
+
+
+HOLD = "with cambium.locked(cambium.Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+
+
+@pytest.mark.parametrize("end", ["release", "kill"])
+def test_the_lock_keeps_another_process_out_until_that_lets_go_or_dies(tmp_path, end):
+    other = python(HOLD, str(tmp_path / "lock"))
+    assert other.stdout.readline() == "held\n"
+    with pytest.raises(cambium.CambiumError) as error, cambium.locked(tmp_path / "lock", wait=0.1):
+        pass
+    assert error.value.what == (
+        f"another cambium process has held {tmp_path / 'lock'} for 0.1 s; nothing was written"
+    )
+    if end == "kill":
+        other.kill()
+    other.communicate("")
+    with cambium.locked(tmp_path / "lock", wait=0.5):
+        pass
+
+
+def test_a_write_of_another_process_waits_for_ours(store):
+    code = (
+        "store = cambium.LocalStore(cambium.Path(sys.argv[1])); print('ready', flush=True)\n"
+        "store.mutate(lambda document: document.put(cambium.Item('k-2', 'x')), 'adds')"
+    )
+
+    def change(document: cambium.Document) -> object:
+        other = python(code, str(store.home))
+        assert other.stdout.readline() == "ready\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(0.3)
+        add("k-1")(document)
+        return other
+
+    assert store.mutate(change, "adds").wait(10) == 0
+    assert held(store.read()) == ["k-0", "k-1", "k-2"]
+
+
+def test_the_first_write_keeps_the_store_out_of_git(team):
+    captured("First.")
+    captured("Second.")
+    excluded = (team.ana / ".git" / "info" / "exclude").read_text().splitlines()
+    assert excluded.count("/.cambium/") == 1
+    assert git(team.ana, "status", "--porcelain", "--ignored") == "!! .cambium/"
+
+
+def test_the_first_write_in_a_linked_worktree_excludes_the_store_too(team, tmp_path):
+    git(team.ana, "worktree", "add", "-q", str(tmp_path / "feature"))
+    team.setenv("CAMBIUM_REPO", str(tmp_path / "feature"))
+    captured("Learned on a feature branch.")
+    places = (team.ana, tmp_path / "feature")
+    assert [git(place, "status", "--porcelain") for place in places] == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, b"/.cambium/\n"),
+        (b"*.o", b"*.o\n/.cambium/\n"),
+        (b"*.o\r\n", b"*.o\r\n/.cambium/\r\n"),
+        (b"\xff\n", b"\xff\n/.cambium/\n"),
+        (b".cambium\n", b".cambium\n"),
+        (b"/.cambium/ \n*.o\n", b"/.cambium/ \n*.o\n"),
+    ],
+)
+def test_a_line_is_added_once_and_the_rest_of_the_file_stays(tmp_path, before, after):
+    path = tmp_path / "info" / "exclude"
+    path.parent.mkdir()
+    if before is not None:
+        path.write_bytes(before)
+    added = [cambium.add_line(path, "/.cambium/") for _ in range(2)]
+    assert (path.read_bytes(), added) == (after, [before != after, False])
+
+
+# ── Stores: what both kinds promise ─────────────────────────────────────────
+
+
+def team_store(repo: Path, **more: Any) -> cambium.BranchStore:
+    return cambium.BranchStore(cambium.Git(repo), "cambium", **more)
+
+
+@dataclass
+class Kind:
+    """One kind of store: two writers' views of it, a way to see its newest state from outside."""
+
+    ours: cambium.LocalStore | cambium.BranchStore
+    theirs: cambium.LocalStore | cambium.BranchStore
+    state: Callable[[], object]
+    raw: Callable[[], list[Any]]
+
+
+@pytest.fixture(params=["local", "branch"])
+def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
+    """A store of each kind that holds an item, k-0, an element that is none, and an unknown key."""
+    text = '{"items": [{"id": "k-0", "content": "x", "mood": 1}, 7], "extra": {"a": [1]}}'
+    if request.param == "local":
+        home = tmp_path / ".cambium"
+        ours, theirs = cambium.LocalStore(home), cambium.LocalStore(home)
+        home.mkdir()
+        ours.path.write_text(text)
+
+        def state() -> object:
+            return ours.path.read_bytes(), ours.path.stat().st_ino
+
+        return Kind(ours, theirs, state, lambda: json.loads(ours.path.read_text())["items"])
+    hub = bare(tmp_path / "hub.git", {"knowledge.json": text})
+    git(hub, "branch", "-m", "main", "cambium")
+    git(hub, "symbolic-ref", "HEAD", "refs/heads/cambium")
+    ours, theirs = (team_store(clone(hub, tmp_path / name)) for name in ("ana", "ben"))
+    return Kind(ours, theirs, lambda: git(hub, "rev-parse", "cambium"), lambda: items_on(hub))
+
+
+def test_mutate_gives_what_the_change_returns_and_others_see_the_write(kind):
+    assert kind.ours.mutate(add("k-1"), "adds") == 2
+    assert kind.theirs.mutate(held, "looks") == ["k-0", "k-1"]
+    assert (held(kind.ours.read()), held(kind.theirs.read())) == (["k-0", "k-1"],) * 2
+
+
+def test_a_write_starts_from_the_newest_document_whatever_was_read_before(kind):
+    kind.ours.read()
+    kind.theirs.mutate(add("k-1"), "adds")
+    assert kind.ours.mutate(add("k-2"), "adds") == 3
+
+
+def test_leaving_the_document_alone_writes_nothing(kind):
+    before = kind.state()
+    assert kind.ours.mutate(lambda document: "declined", "declines") == "declined"
+    assert kind.ours.mutate(lambda document: document.put(document.get("k-0")).id, "again") == "k-0"
+    assert kind.state() == before
+
+
+def test_a_change_that_fails_leaves_the_old_state(kind):
+    before = kind.state()
+
+    def change(document: cambium.Document) -> None:
+        document.put(fact("k-1"))
+        raise LookupError("on second thought")
+
+    with pytest.raises(LookupError):
+        kind.ours.mutate(change, "fails")
+    assert (kind.state(), held(kind.ours.read())) == (before, ["k-0"])
+
+
+def test_the_unknown_and_the_malformed_survive_a_rewrite(kind):
+    kind.ours.mutate(add("k-1"), "adds")
+    assert kind.raw()[:2] == [{"id": "k-0", "content": "x", "mood": 1}, 7]
+    document = kind.theirs.mutate(lambda document: document, "looks")
+    assert (document.malformed, document.rest) == (1, {"extra": {"a": [1]}})
+
+
+def test_what_is_removed_is_gone_for_everybody(kind):
+    kind.ours.mutate(lambda document: document.remove("k-0"), "removes")
+    assert kind.theirs.mutate(held, "looks") == []
+
+
+def test_eight_threads_with_five_writes_each_lose_nothing(kind):
+    names = [[f"k-{thread}-{number}" for number in range(5)] for thread in range(8)]
+    start = threading.Barrier(8)
+
+    def write(thread: int) -> None:
+        start.wait()
+        for name in names[thread]:
+            (kind.ours, kind.theirs)[thread % 2].mutate(add(name), "adds")
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(kind.ours.mutate(held, "looks")) == {
+        "k-0",
+        *(name for each in names for name in each),
+    }
+
+
+# ── Stores: a branch ────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def ana(team: People) -> cambium.BranchStore:
+    return team_store(team.ana, agent="ana")
+
+
+@pytest.fixture
+def ben(team: People) -> cambium.BranchStore:
+    return team_store(team.ben, agent="ben")
+
+
+def meddled(
+    meddle: Callable[[], object], change: Callable[[cambium.Document], Any], times: int = 1
+):
+    """The change, but the first `times` it runs somebody gets in before its push."""
+    left = iter(range(times))
+
+    def wrapped(document: cambium.Document) -> Any:
+        for _ in left:
+            meddle()
+            break
+        return change(document)
+
+    return wrapped
+
+
+def test_a_rival_write_between_our_read_and_our_push_is_kept(team, ana, ben):
+    ana.mutate(add("k-0"), "adds")
+    rival = partial(ben.mutate, add("k-ben"), "ben is first")
+    assert ana.mutate(meddled(rival, add("k-ana")), "ana adds") == 3
+    assert [item["id"] for item in items_on(team.hub)] == ["k-0", "k-ben", "k-ana"]
+
+
+def test_a_rival_that_creates_the_branch_first_is_kept(team, ana, ben):
+    rival = partial(ben.mutate, add("k-ben"), "ben is first")
+    assert ana.mutate(meddled(rival, add("k-ana")), "ana adds") == 2
+    assert [item["id"] for item in items_on(team.hub)] == ["k-ben", "k-ana"]
+    assert git(team.hub, "rev-list", "--count", "cambium") == "2"
+
+
+def test_a_writer_that_never_wins_says_so_and_has_written_nothing(team, ana, ben, monkeypatch):
+    monkeypatch.setattr(cambium, "ATTEMPTS", 2)
+    numbers = iter(range(9))
+
+    def rival() -> None:
+        ben.mutate(add(f"k-{next(numbers)}"), "ben is first")
+
+    with pytest.raises(cambium.Conflict) as error:
+        ana.mutate(meddled(rival, add("k-ana"), times=9), "ana adds")
+    assert error.value.what == "cambium moved 2 times while we wrote; nothing was written"
+    assert ids(items_on(team.hub)) == {"k-0", "k-1"}
+
+
+def test_one_write_is_one_commit_and_one_push(team, ana):
+    hook(team.hub / "hooks" / "post-receive", "cat >> pushes")
+    for number in range(2):
+        ana.mutate(add(f"k-{number}a", f"k-{number}b"), "adds two")
+    assert git(team.hub, "rev-list", "--count", "cambium") == "2"
+    assert len((team.hub / "pushes").read_text().splitlines()) == 2
+
+
+def test_a_commit_says_who_did_what_to_which_items_and_not_what_they_say(team, ana):
+    items = [f"k-{number}" for number in range(5)]
+    ana.mutate(add(*items), cambium.message("promote", items, "ana", "an \x1b[1murgent\nreason"))
+    assert git(team.hub, "log", "-1", "--format=%B", "cambium").splitlines() == [
+        "cambium: promote k-0, k-1, k-2 and 2 more",
+        "",
+        "Cambium-Op: promote",
+        *(f"Cambium-Item: {item}" for item in items),
+        "Cambium-Agent: ana",
+        "Cambium-Reason: an urgent reason",
+    ]
+    assert git(team.hub, "log", "-1", "--format=%(trailers:key=Cambium-Op,valueonly)", "cambium")
+
+
+def test_a_new_branch_holds_only_our_file_and_has_no_history_of_others(team, ana):
+    ana.mutate(add("k-0"), "adds")
+    assert git(team.hub, "ls-tree", "-r", "--name-only", "cambium") == "knowledge.json"
+    assert git(team.hub, "rev-list", "--count", "cambium") == "1"
+
+
+def test_a_branch_made_from_main_keeps_its_other_files_unchecked_out(team, ana):
+    git(team.ben, "push", "-q", "origin", "main:cambium")
+    ana.mutate(add("k-0"), "adds")
+    names = git(team.hub, "ls-tree", "-r", "--name-only", "cambium").split()
+    assert names == ["README", "knowledge.json", "src/app.c"]
+    assert git(team.hub, "diff", "--name-only", "main", "cambium") == "knowledge.json"
+    assert sorted(path.name for path in (team.ana / ".git" / "cambium-wt").iterdir()) == [
+        "fetched-origin-cambium.json",
+        "index",
+        "lock",
+    ]
+
+
+def commit_by_hand(team: People, text: str) -> None:
+    """Somebody edits knowledge.json on the team branch with plain git."""
+    git(team.ben, "fetch", "-q")
+    git(team.ben, "checkout", "-q", "-B", "by-hand", "origin/cambium")
+    (team.ben / "knowledge.json").write_text(text, encoding="utf-8")
+    git(team.ben, "commit", "-qam", "by hand")
+    git(team.ben, "push", "-q", "origin", "by-hand:cambium")
+
+
+BROKEN = {
+    "conflict": '<<<<<<< ours\n{"items": []}\n=======\n{"items": [{}]}\n>>>>>>> theirs\n',
+    "cut": OURS[:90].decode(),
+    "nested too deep": TOO_DEEP.decode(),
+}
+
+
+@pytest.mark.parametrize("damage", BROKEN)
+def test_a_broken_document_on_the_tip_is_named_and_the_last_good_one_serves(team, ana, damage):
+    ana.mutate(add("k-0"), "adds")
+    good = git(team.hub, "rev-parse", "cambium")[:12]
+    commit_by_hand(team, BROKEN[damage])
+    ana.fetch()
+    document = ana.read()
+    assert held(document) == ["k-0"]
+    named = f"knowledge.json on cambium of {team.hub} cannot be read: "
+    assert document.problem.startswith(named)
+    assert document.problem.endswith(f"; serving commit {good}")
+
+
+@pytest.mark.parametrize("damage", BROKEN)
+def test_a_broken_document_on_the_tip_is_never_overwritten(team, ana, damage):
+    ana.mutate(add("k-0"), "adds")
+    commit_by_hand(team, BROKEN[damage])
+    before = git(team.hub, "rev-parse", "cambium")
+    with pytest.raises(cambium.Damaged) as error:
+        ana.mutate(add("k-1"), "adds")
+    assert f"knowledge.json on cambium of {team.hub} cannot be read" in error.value.what
+    assert git(team.hub, "rev-parse", "cambium") == before
+
+
+def test_once_it_is_mended_writes_go_on(team, ana):
+    ana.mutate(add("k-0"), "adds")
+    commit_by_hand(team, BROKEN["conflict"])
+    ana.fetch()
+    commit_by_hand(team, json.dumps({"items": [{"id": "k-hand", "content": "x"}]}))
+    assert ana.mutate(add("k-1"), "adds") == 2
+    assert (held(ana.read()), ana.read().problem) == (["k-hand", "k-1"], "")
+
+
+def test_a_branch_broken_from_its_first_commit_on_has_no_items_and_a_problem(team, ana):
+    git(team.ben, "checkout", "-q", "--orphan", "cambium")
+    (team.ben / "knowledge.json").write_text("{")
+    git(team.ben, "add", "-A")
+    git(team.ben, "commit", "-qm", "broken")
+    git(team.ben, "push", "-q", "origin", "cambium")
+    ana.fetch()
+    assert (ana.read().items, ana.read().problem != "") == ([], True)
+
+
+def test_a_refusal_is_reported_in_the_remotes_words_and_nothing_changes(team, ana):
+    ana.mutate(add("k-0"), "adds")
+    hook(team.hub / "hooks" / "pre-receive", "echo 'policy: no pushes on Friday' >&2; exit 1")
+    before = (git(team.hub, "rev-parse", "cambium"), footprint(team.ana))
+    with pytest.raises(cambium.CambiumError) as error:
+        ana.mutate(add("k-1"), "adds")
+    assert error.value.what.startswith("origin refused the push to cambium: ")
+    assert "policy: no pushes on Friday" in error.value.what
+    assert (git(team.hub, "rev-parse", "cambium"), footprint(team.ana)) == before
+    assert held(ana.read()) == ["k-0"]
+
+
+def test_a_refused_promotion_leaves_the_item_local(team):
+    hook(team.hub / "hooks" / "pre-receive", "exit 1")
+    with pytest.raises(cambium.CambiumError):
+        on_team("Refused today.")
+    assert [item["content"] for item in local_items(team.ana)] == ["Refused today."]
+
+
+def test_without_a_fetch_there_is_no_write(team, ana, ben):
+    ana.mutate(add("k-0"), "adds")
+    ben.mutate(add("k-1"), "adds")
+    git(team.ana, "remote", "set-url", "--push", "origin", str(team.hub))
+    git(team.ana, "remote", "set-url", "origin", str(team.hub) + "-gone")
+    with pytest.raises(cambium.CambiumError) as error:
+        ana.mutate(add("k-2"), "adds")
+    assert error.value.what.startswith("cannot fetch cambium from origin: ")
+    assert ids(items_on(team.hub)) == {"k-0", "k-1"}
+
+
+def test_a_push_that_landed_although_we_never_heard_so_is_not_made_twice(team, ana, monkeypatch):
+    real, cut = cambium.Git.network, iter(["connection reset"])
+
+    def network(self: cambium.Git, *args: str) -> cambium.Ran:
+        ran = real(self, *args)
+        return replace(ran, code=1, err=next(cut)) if "push" in args else ran
+
+    monkeypatch.setattr(cambium.Git, "network", network)
+    numbers = iter(range(9))
+    assert ana.mutate(lambda document: add(f"k-{next(numbers)}")(document), "adds") == 1
+    assert (ids(items_on(team.hub)), next(cut, "all used")) == ({"k-0"}, "all used")
+
+
+def test_a_single_branch_clone_reads_and_writes_like_a_full_one(team, ben, tmp_path):
+    ben.mutate(add("k-0"), "adds")
+    git(tmp_path, "clone", "-q", "--single-branch", "-b", "main", f"file://{team.hub}", "narrow")
+    narrow = team_store(tmp_path / "narrow")
+    cambium.freshen([narrow], 0, 5)
+    assert held(narrow.read()) == ["k-0"]
+    assert narrow.mutate(add("k-1"), "adds") == 2
+    assert held(narrow.read()) == ["k-0", "k-1"]
+    assert narrow.mutate(add("k-2"), "adds") == 3
+
+
+@pytest.mark.parametrize("branch", ["cambium", "team/knowledge"])
+def test_the_remote_and_the_branch_may_have_any_name(team, branch):
+    git(team.ana, "remote", "rename", "origin", "upstream")
+    team.become("ana", CAMBIUM_REMOTE="upstream", CAMBIUM_TEAM_BRANCH=branch)
+    item_id = on_team("Named otherwise.")
+    assert ids(items_on(team.hub, branch)) == {item_id}
+    assert cambium.recall("named otherwise")["results"][0]["scope"] == "team"
+
+
+def test_a_shallow_clone_writes(team, ben, tmp_path):
+    for number in range(2):
+        ben.mutate(add(f"k-{number}"), "adds")
+    git(tmp_path, "clone", "-q", "--depth=1", f"file://{team.hub}", "shallow")
+    assert team_store(tmp_path / "shallow").mutate(add("k-2"), "adds") == 3
+    assert git(team.hub, "rev-list", "--count", "cambium") == "3"
+
+
+@pytest.mark.parametrize("remembered", [True, False])
+def test_the_org_store_is_on_the_default_branch_whatever_it_is_called(tmp_path, remembered):
+    hub = bare(tmp_path / "org.git", {"knowledge.json": '{"items": []}'})
+    git(hub, "branch", "-m", "main", "trunk")
+    git(hub, "symbolic-ref", "HEAD", "refs/heads/trunk")
+    repo = clone(hub, tmp_path / "org")
+    if not remembered:
+        git(repo, "remote", "set-head", "origin", "--delete")
+        git(repo, "checkout", "-q", "-b", "topic")
+    assert cambium.BranchStore(cambium.Git(repo)).mutate(add("k-0"), "adds") == 1
+    assert (ids(items_on(hub, "trunk")), git(hub, "for-each-ref", "--format=%(refname)")) == (
+        {"k-0"},
+        "refs/heads/trunk",
+    )
+
+
+def test_the_first_item_may_come_into_an_org_repository_without_a_commit(team, tmp_path):
+    git(tmp_path, "init", "-q", "--bare", "-b", "main", "empty.git")
+    team.setenv("CAMBIUM_ORG_REPO", str(clone(tmp_path / "empty.git", tmp_path / "empty")))
+    assert {in_the_org(team)} == ids(items_on(tmp_path / "empty.git", "main"))
+
+
+def test_nothing_of_the_users_clone_changes(team, ana, ben):
+    git(team.ana, "checkout", "-q", "-b", "topic")
+    for name, text in {"README": "stashed\n", "src/app.c": "staged\n", "new.txt": "x\n"}.items():
+        (team.ana / name).write_text(text)
+        if name == "README":
+            git(team.ana, "stash", "-q")
+    git(team.ana, "add", "src/app.c")
+    (team.ana / "README").write_text("dirty\n")
+    before = footprint(team.ana)
+    ben.mutate(add("k-0"), "adds")
+    ana.mutate(meddled(partial(ben.mutate, add("k-1"), "ben"), add("k-2")), "adds")
+    ana.read()
+    assert footprint(team.ana) == before
+
+
+def test_a_write_works_while_git_itself_is_at_work_in_the_clone(team, ana):
+    (team.ana / ".git" / "index.lock").touch()
+    assert ana.mutate(add("k-0"), "adds") == 1
+    assert (team.ana / ".git" / "index.lock").exists()
+
+
+def test_the_team_branch_may_be_checked_out_in_the_users_clone(team, ana):
+    ana.mutate(add("k-0"), "adds")
+    git(team.ana, "checkout", "-q", "-b", "cambium", "origin/cambium")
+    before = footprint(team.ana)
+    assert ana.mutate(add("k-1"), "adds") == 2
+    status = "status --porcelain"
+    assert (footprint(team.ana), before[status]) == (before, "")
+
+
+@pytest.mark.parametrize("harm", ["removed", "locked", "index is garbage", "clock is garbage"])
+def test_a_private_worktree_in_any_state_heals(team, ana, harm):
+    ana.mutate(add("k-0"), "adds")
+    home = team.ana / ".git" / "cambium-wt"
+    if harm == "removed":
+        shutil.rmtree(home)
+    else:
+        name = {"locked": "index.lock", "index is garbage": "index"}.get(harm)
+        (home / (name or "fetched-origin-cambium.json")).write_bytes(b"garbage")
+    assert held(ana.read()) == ["k-0"]
+    assert (ana.mutate(add("k-1"), "adds"), ids(items_on(team.hub))) == (2, {"k-0", "k-1"})
+
+
+def test_a_branch_that_vanished_from_the_remote_is_restored_as_last_seen(team, ana):
+    ana.mutate(add("k-0"), "adds")
+    git(team.hub, "branch", "-D", "cambium")
+    ana.fetch()
+    assert held(ana.read()) == ["k-0"]
+    assert ana.mutate(add("k-1"), "adds") == 2
+    assert git(team.hub, "rev-list", "--count", "cambium") == "2"
+
+
+def test_a_rewritten_branch_is_taken_as_it_now_is(team, ana, ben):
+    ana.mutate(add("k-0"), "adds")
+    ana.mutate(add("k-secret"), "adds")
+    git(team.hub, "update-ref", "refs/heads/cambium", "cambium~1")  # its last commit is purged
+    assert ana.mutate(add("k-1"), "adds") == 2
+    assert ids(items_on(team.hub)) == {"k-0", "k-1"}
+
+
+def in_the_org(team: People) -> str:
+    """An item that went all the way up; its id."""
+    item_id = on_team("Give every queue a bound.")
+    assert cambium.promote(item_id, to_scope="org")["status"] == "promoted"
+    return item_id
+
+
+def test_a_clean_org_checkout_follows(team):
+    in_the_org(team)
+    tip = git(team.org_hub, "rev-parse", "main")
+    assert (git(team.ana_org, "rev-parse", "main"), git(team.ana_org, "status", "-s")) == (tip, "")
+
+
+@pytest.mark.parametrize("state", ["edited", "staged", "ahead", "elsewhere"])
+def test_an_org_checkout_in_use_is_left_alone(team, state):
+    if state == "elsewhere":
+        git(team.ana_org, "checkout", "-q", "-b", "topic")
+    else:
+        (team.ana_org / "knowledge.json").write_text('{"items": [ ]}\n')
+    if state == "staged":
+        git(team.ana_org, "add", "-A")
+    if state == "ahead":
+        git(team.ana_org, "commit", "-qam", "mine")
+    before = footprint(team.ana_org)
+    in_the_org(team)
+    assert footprint(team.ana_org) == before
+
+
+def test_an_org_checkout_is_not_moved_over_an_untracked_file_of_the_user(team):
+    (team.ana_org / "KNOWLEDGE.md").write_text("my own notes\n")
+    in_the_org(team)
+    assert (team.ana_org / "KNOWLEDGE.md").read_text() == "my own notes\n"
+
+
+# ── Stores: freshness ───────────────────────────────────────────────────────
+
+BOUND = "Give every queue a bound, so that back pressure stays visible."
+
+
+@pytest.fixture
+def known(team: People, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An item on the team that recall finds; its id. No background delivery gets in the way."""
+    monkeypatch.setattr(cambium.Scopes, "DEBOUNCE", 60.0)
+    return on_team(BOUND)
+
+
+def recalled() -> tuple[list[str], dict[str, Any]]:
+    """What a recall of BOUND finds, and what it says about the team's freshness."""
+    told = cambium.recall("queue bound back pressure")
+    found = [result["id"] for result in told["results"]]
+    return found, told["freshness"]["team"]
+
+
+def test_a_read_waits_for_a_hung_remote_no_longer_than_it_was_told(team, known):
+    for repo in (team.ana, team.ana_org):
+        git(repo, "remote", "set-url", "origin", "ext::sleep 50")
+    team.become("ana", CAMBIUM_FETCH_WAIT="1", CAMBIUM_GIT_TIMEOUT="2")
+    started = time.monotonic()
+    found, freshness = recalled()
+    assert (found, freshness["problem"]) == ([known], "no answer within 1 s")
+    assert 1 <= time.monotonic() - started < 1.8  # both remotes hang, side by side
+
+
+def test_a_remote_that_hung_is_left_alone_for_a_minute(team, known, monkeypatch):
+    git(team.ana, "remote", "set-url", "origin", "ext::sleep 50")
+    team.become("ana", org=False, CAMBIUM_FETCH_WAIT="0.3", CAMBIUM_GIT_TIMEOUT="2")
+    recalled()
+    store = cambium.here().scopes.team
+    assert (store.due(0), cambium.LEFT_ALONE) == (False, 60.0)
+    monkeypatch.setattr(cambium.BranchStore, "fetch", None)  # whoever asks it fails
+    assert recalled()[0] == [known]
+    monkeypatch.setattr(cambium, "LEFT_ALONE", 0.0)
+    assert store.due(0)
+
+
+def test_a_failure_noted_by_a_clock_that_was_ahead_is_forgotten(ana, monkeypatch):
+    ahead = time.time() + 86_400
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: ahead)
+        ana.note("no answer")
+    assert ana.due(0)
+
+
+def test_offline_the_last_state_is_served_with_its_age(team, known):
+    git(team.ana, "remote", "set-url", "origin", "/nowhere")
+    team.become("ana", org=False)
+    found, freshness = recalled()
+    assert found == [known]
+    assert freshness.keys() == {"fetched_at", "age_seconds", "problem"}
+    assert (freshness["age_seconds"] < 30, "/nowhere" in freshness["problem"]) == (True, True)
+
+
+def test_what_a_teammate_wrote_is_read_within_the_next_call(team, ben):
+    team.become("ana", org=False)
+    cambium.recall("anything")
+    ben.mutate(lambda document: document.put(fact("k-ben", BOUND)), "adds")
+    assert recalled()[0] == ["k-ben"]
+
+
+def test_within_the_ttl_no_read_asks_the_remote(team, known):
+    team.become("ana", org=False, CAMBIUM_FETCH_TTL="60")
+    git(team.ana, "remote", "set-url", "origin", "ext::sleep 50")
+    found, freshness = recalled()
+    assert (found, freshness.keys()) == ([known], {"fetched_at", "age_seconds"})
+
+
+def test_a_branch_never_fetched_says_so(team):
+    git(team.ana, "remote", "set-url", "origin", "/nowhere")
+    team.become("ana", org=False)
+    told = cambium.recall("anything")["freshness"]["team"]
+    assert (told["fetched_at"], told.keys()) == (None, {"fetched_at", "problem"})
+
+
+def test_a_team_branch_that_does_not_exist_yet_is_no_problem(team):
+    team.become("ana", org=False)
+    assert cambium.recall("anything")["freshness"]["team"].keys() == {"fetched_at", "age_seconds"}
+
+
+# ── Stores: the usage log ───────────────────────────────────────────────────
+
+
+@pytest.fixture
+def noted(team: People, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A local item that recall finds; its id. No background delivery gets in the way."""
+    monkeypatch.setattr(cambium.Scopes, "DEBOUNCE", 60.0)
+    team.become("ana", org=False, CAMBIUM_FETCH_TTL="600")
+    return captured(BOUND)
+
+
+def counts(items: list[dict[str, Any]]) -> list[int]:
+    return [item["trust"]["recalls"] for item in items]
+
+
+def settle() -> None:
+    """Fold what is pending, as the next write does."""
+    cambium.here().scopes.local.mutate(lambda document: None, "count recalls")
+
+
+def credit(item_id: str, agent: str = "ana", day: str = "2026-01-01") -> cambium.Credit:
+    return cambium.Credit(item_id, agent, "heronry", day)
+
+
+def test_a_recall_is_counted_at_once_although_the_store_is_not_written(team, noted):
+    before = (team.ana / ".cambium" / "knowledge.json").read_bytes()
+    shown = [cambium.recall("queue bound back pressure")["results"][0]["trust"] for _ in range(2)]
+    assert [trust["recalls"] for trust in shown] == [1, 2]
+    assert (team.ana / ".cambium" / "knowledge.json").read_bytes() == before
+    settle()
+    assert counts(local_items(team.ana)) == [2]
+    assert cambium.here().scopes.pending("local") == {}
+
+
+def test_a_crash_between_the_stores_write_and_the_batchs_removal_counts_once(team, noted):
+    usage = cambium.here().scopes.local.usage
+    recalled()
+    (batch,) = usage.take()
+    kept = batch.path.read_bytes()
+    settle()
+    assert (counts(local_items(team.ana)), batch.path.exists()) == ([1], False)
+    batch.path.write_bytes(kept)  # as if the process had died before it removed the batch
+    recalled()
+    settle()
+    settle()
+    assert (counts(local_items(team.ana)), usage.batches()) == ([2], [])
+
+
+def test_a_crash_before_the_stores_write_loses_no_credit(team, noted):
+    recalled()
+    cambium.here().scopes.local.usage.take()  # and then the process dies
+    recalled()
+    assert cambium.here().scopes.pending("local") == {noted: 2}
+    settle()
+    assert counts(local_items(team.ana)) == [2]
+
+
+def test_a_write_that_fails_keeps_the_credits(team, noted):
+    recalled()
+    with pytest.raises(ZeroDivisionError):
+        cambium.here().scopes.local.mutate(lambda document: 1 // 0, "fails")
+    settle()
+    assert counts(local_items(team.ana)) == [1]
+
+
+def test_a_torn_line_costs_only_itself(team, noted):
+    recalled()
+    path = team.ana / ".cambium" / "usage.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"id": "x", "item": "' + noted.encode())
+    assert cambium.here().scopes.pending("local") == {noted: 1}
+    recalled()
+    settle()
+    assert counts(local_items(team.ana)) == [2]
+
+
+def test_lines_of_nonsense_in_the_log_are_passed_over(tmp_path):
+    usage = cambium.UsageLog(tmp_path, "usage")
+    usage.path.write_bytes(b'\xff\xfe\n[1]\nnull\n{"item": 1}\n\n')
+    usage.add([credit("k-1")])
+    assert [each.item for each in usage.pending()] == ["k-1"]
+
+
+def test_a_log_that_was_begun_anew_is_read_from_its_start(tmp_path):
+    usage = cambium.UsageLog(tmp_path, "usage")
+    usage.add([credit("k-1")])
+    assert [each.item for each in usage.pending()] == ["k-1"]
+    usage.path.write_bytes(b"")  # another process folded it; the file system reuses file numbers
+    usage.add([credit("k-2")])
+    assert [each.item for each in usage.pending()] == ["k-2"]
+
+
+@pytest.mark.parametrize("odd", [7, "x", ["x"], {"ana": 7}])
+def test_what_a_foreign_hand_wrote_where_we_keep_counts_breaks_nothing(team, noted, odd):
+    path = team.ana / ".cambium" / "knowledge.json"
+    whole = json.loads(path.read_text())
+    whole["items"][0]["trust"]["credited_on"] = odd
+    path.write_text(json.dumps(whole | {"usage_folded": odd}))
+    recalled()
+    settle()
+    assert counts(local_items(team.ana)) == [1]
+
+
+def test_two_hundred_recalls_leave_git_as_it_was(team, noted):
+    before = (footprint(team.ana), git(team.ana, "for-each-ref"), git(team.hub, "for-each-ref"))
+    for _ in range(200):
+        cambium.recall("queue bound back pressure")
+    after = (footprint(team.ana), git(team.ana, "for-each-ref"), git(team.hub, "for-each-ref"))
+    assert (after, before[0]["status --porcelain"]) == (before, "")
+    assert cambium.here().scopes.pending("local") == {noted: 200}
+
+
+def test_a_recall_answers_although_its_credit_cannot_be_written(team, noted):
+    (team.ana / ".cambium" / "usage.jsonl").mkdir()
+    assert recalled()[0] == [noted]
+
+
+def test_an_answer_that_abstains_earns_no_credit(team, noted):
+    told = cambium.recall("queue zebra migration rollback plan")
+    assert (told["no_confident_match"], len(told["results"])) == (True, 1)
+    assert cambium.here().scopes.pending("local") == {}
+
+
+def test_in_daily_mode_an_agent_counts_once_a_day(team, noted, monkeypatch):
+    team.become("ana", org=False, CAMBIUM_RECALL_CREDIT="daily")
+    recalled()
+    recalled()
+    settle()
+    team.setenv("CAMBIUM_AGENT_ID", "cy")
+    recalled()
+    settle()
+    assert counts(local_items(team.ana)) == [2]
+    tomorrow = cambium.now() + cambium.timedelta(days=1)
+    monkeypatch.setattr(cambium, "now", lambda: tomorrow)
+    recalled()
+    settle()
+    assert counts(local_items(team.ana)) == [3]
+
+
+def test_a_process_that_exits_has_counted_its_recalls(team, noted):
+    child = python("print(len(cambium.recall('queue bound back pressure')['results']))")
+    assert child.communicate("", timeout=20)[0] == "1\n"
+    assert counts(local_items(team.ana)) == [1]
+
+
+def test_a_little_after_the_last_recall_it_is_counted_in_the_background(team, noted, monkeypatch):
+    monkeypatch.setattr(cambium.Scopes, "DEBOUNCE", 0.05)
+    recalled()
+    end = time.monotonic() + 5
+    while counts(local_items(team.ana)) != [1] and time.monotonic() < end:
+        time.sleep(0.02)
+    assert counts(local_items(team.ana)) == [1]
+
+
+def test_team_recalls_are_delivered_together_and_not_too_often(team, known):
+    scopes = cambium.here().scopes
+    commits = int(git(team.hub, "rev-list", "--count", "cambium"))
+    for times in (3, 1):
+        for _ in range(times):
+            recalled()
+        scopes.deliver()
+    assert (counts(items_on(team.hub)), scopes.pending("team")) == ([3], {known: 1})
+    assert int(git(team.hub, "rev-list", "--count", "cambium")) == commits + 1
+
+
+def test_the_next_team_write_carries_the_recalls(team, known):
+    recalled()
+    cambium.verify_entry(known)
+    assert (counts(items_on(team.hub)), cambium.here().scopes.pending("team")) == ([1], {})
+
+
+def test_a_team_batch_whose_commit_landed_is_not_delivered_twice(team, known):
+    scopes = cambium.here().scopes
+    recalled()
+    (batch,) = scopes.team.usage.take()
+    kept = batch.path.read_bytes()
+    cambium.verify_entry(known)
+    batch.path.write_bytes(kept)  # as if the process had died before it removed the batch
+    cambium.verify_entry(known)
+    assert (counts(items_on(team.hub)), scopes.team.usage.batches()) == ([1], [])
+
+
+def test_recalls_are_delivered_once_however_often_the_push_is_tried(team, known, ben):
+    recalled()
+    store = cambium.here().scopes.team
+    rival = partial(ben.mutate, add("k-ben"), "ben is first")
+    store.mutate(meddled(rival, add("k-ana")), "ana adds")
+    assert {item["id"]: item["trust"]["recalls"] for item in items_on(team.hub)} == {
+        known: 1,
+        "k-ben": 0,
+        "k-ana": 0,
+    }
+
+
+def test_offline_the_teams_recalls_stay_pending(team, known):
+    git(team.ana, "remote", "set-url", "origin", "/nowhere")
+    recalled()
+    cambium.here().scopes.deliver()
+    assert cambium.here().scopes.pending("team") == {known: 1}
+
+
+def test_credits_of_an_item_that_was_promoted_meanwhile_move_on_to_the_team(team, known):
+    scopes = cambium.here().scopes
+    scopes.local.usage.add([credit(known)])  # recalled when it was still local
+    settle()
+    assert (scopes.pending("local"), scopes.pending("team")) == ({}, {known: 1})
+    cambium.verify_entry(known)
+    assert counts(items_on(team.hub)) == [1]
+
+
+@pytest.mark.parametrize("step", ["the store is written", "the team's log is written"])
+def test_credits_on_their_way_to_the_team_count_once_whatever_a_crash_cuts(team, known, step):
+    scopes = cambium.here().scopes
+    scopes.local.usage.add([credit(known)])
+    place: Any = scopes.local if step == "the store is written" else scopes.local.onward
+    name = "write" if place is scopes.local else "place"
+
+    def dies(*args: Any) -> None:
+        delattr(place, name)
+        getattr(place, name)(*args)
+        raise KeyboardInterrupt
+
+    setattr(place, name, dies)
+    with pytest.raises(KeyboardInterrupt):
+        settle()
+    settle()
+    cambium.verify_entry(known)
+    assert (counts(items_on(team.hub)), scopes.pending("team")) == ([1], {})
+
+
+# ── Boards, exports and forges ──────────────────────────────────────────────
+
+
+def enter(document, item, scope, moment):
+    """One item entering a scope."""
+    return cambium.enter_all(document, [item], scope, moment)[0]
+
+
+def claim(task: str, status: str = "in-progress", note: Any = None, **more: Any) -> dict[str, Any]:
+    """A claim as agentsync-mcp 0.2.0 writes it."""
+    return {
+        "task": task,
+        "touches": ["src/app.c"],
+        "requires": [],
+        "branch": "wren/work",
+        "status": status,
+        "updated_at": "2026-08-03T09:15:00.000000+00:00",
+        "instance": "5f1c9a07",
+        "note": note,
+        **more,
+    }
+
+
+@dataclass
+class Board:
+    """A clone on the agentsync branch; every change of a claim is a commit there."""
+
+    where: Path
+
+    def post(self, **claims: Any) -> None:
+        self.write(json.dumps({"claims": claims}, indent=2))
+
+    def write(self, text: str) -> None:
+        """Commit this claims.json and push it."""
+        (self.where / "claims.json").write_text(text, encoding="utf-8")
+        git(self.where, "add", "claims.json")
+        git(self.where, "commit", "-q", "--allow-empty", "-m", "agentsync: update")
+        git(self.where, "push", "-q", "origin", "HEAD:refs/heads/agentsync")
+
+    def rewrite(self, **claims: Any) -> None:
+        """Replace the branch by one commit that shares nothing with what was there."""
+        git(self.where, "checkout", "-q", "--orphan", "anew")
+        git(self.where, "rm", "-rfq", ".")
+        git(self.where, "commit", "-q", "--allow-empty", "-m", "start over")
+        git(self.where, "push", "-q", "--force", "origin", "HEAD:refs/heads/agentsync")
+        self.post(**claims)
+
+
+def board_on(hub: Path, where: Path) -> Board:
+    """A board as agentsync starts one: cut from main, with an empty claims.json."""
+    git(clone(hub, where), "checkout", "-q", "-b", "agentsync")
+    board = Board(where)
+    board.post()
+    return board
+
+
+@pytest.fixture
+def board(team: People) -> Board:
+    return board_on(team.hub, team.hub.parent / "board")
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository without a remote; ana is at the keyboard."""
+    git(tmp_path, "init", "-q", "heronry")
+    monkeypatch.setenv("CAMBIUM_REPO", str(tmp_path / "heronry"))
+    monkeypatch.setenv("CAMBIUM_AGENT_ID", "ana")
+    return tmp_path / "heronry"
+
+
+def contents(items: list[dict[str, Any]]) -> list[str]:
+    return [item["content"] for item in items]
+
+
+def picked(values: Any, *keys: str) -> dict[str, Any]:
+    return {key: values.get(key) for key in keys}
+
+
+def bytes_below(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder with its bytes, git's own left out."""
+    files = (path for path in folder.rglob("*") if path.is_file() and ".git" not in path.parts)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+# ── Sources: agentsync claims ───────────────────────────────────────────────
+
+
+def test_a_done_claim_becomes_an_outcome_with_its_note_and_files(team, board):
+    files = [{"status": "M", "path": "src/lex.c"}, {"status": "A", "path": "src/tables.h"}]
+    board.post(wren=claim("port the lexer", "done", "kept the tables", changed_files=files))
+    cambium.distill()
+    [item] = local_items(team.ana)
+    assert picked(item, "type", "kind", "content", "why", "tags", "scope", "created_by") == {
+        "type": "memory",
+        "kind": "outcome",
+        "content": "port the lexer: kept the tables",
+        "why": "Done by wren on wren/work.\nFiles: M src/lex.c, A src/tables.h",
+        "tags": ["agentsync"],
+        "scope": "local",
+        "created_by": "wren",
+    }
+    assert item["source"]["system"] == "agentsync"
+    assert item["source"]["source_ts"] == "2026-08-03T09:15:00.000000+00:00"
+
+
+def test_the_report_of_a_board_counts_what_was_seen_done_and_imported(team, board):
+    board.post(a=claim("one", "done"), b=claim("two", "DONE - shipped"), c=claim("three"))
+    report = {
+        "status": "read",
+        "board_repo": str(team.ana),
+        "board_source": "CAMBIUM_REPO",
+        "branch": "agentsync",
+        "claims_seen": 3,
+        "done_claims": 2,
+        "imported": 2,
+    }
+    assert cambium.distill()["sources"]["agentsync"] == report
+    assert cambium.distill()["sources"]["agentsync"] == {**report, "imported": 0}
+    assert contents(local_items(team.ana)) == ["one", "two"]
+
+
+@pytest.mark.parametrize("status", ["done", "DONE - shipped", "Done.", "done: merged", " done"])
+def test_a_status_whose_first_word_is_done_is_done(status):
+    assert cambium.is_done(claim("x", status))
+
+
+@pytest.mark.parametrize(
+    "status", ["planning", "in-progress", "not done", "donezo", "undone", "", None, 7]
+)
+def test_any_other_status_is_not_done(status):
+    assert not cambium.is_done(claim("x", status))
+
+
+def test_a_done_claim_without_note_branch_or_files_is_still_an_outcome(team, board):
+    board.post(wren=claim("mend the fence", "done", branch="", changed_files=None))
+    cambium.distill()
+    [item] = local_items(team.ana)
+    assert (item["content"], item["why"]) == ("mend the fence", "Done by wren.")
+
+
+def test_an_edited_note_updates_the_one_memory(team, board):
+    board.post(wren=claim("port the lexer", "done", "kept the tables"))
+    cambium.distill()
+    [before] = local_items(team.ana)
+    board.post(wren=claim("port the lexer", "done", "kept the tables, they are static"))
+    told = cambium.distill()
+    [after] = local_items(team.ana)
+    assert (after["id"], after["content"]) == (
+        before["id"],
+        "port the lexer: kept the tables, they are static",
+    )
+    assert told["new_items"] == 0
+    assert told["resynced"] == [
+        {"id": before["id"], "ref": before["source"]["ref"], "change": "updated"}
+    ]
+
+
+def test_a_memory_whose_note_was_edited_keeps_its_trust(team, board):
+    board.post(wren=claim("port the lexer", "done", "kept the tables"))
+    cambium.distill()
+    cambium.endorse(local_items(team.ana)[0]["id"], "true elsewhere")
+    board.post(wren=claim("port the lexer", "done", "kept the tables, they are static"))
+    cambium.distill()
+    [item] = local_items(team.ana)
+    assert [each["note"] for each in item["trust"]["endorsements"]] == ["true elsewhere"]
+
+
+def test_the_same_task_done_again_next_week_is_a_second_memory(team, board):
+    board.post(wren=claim("rotate the keys", "done", "took an hour"))
+    cambium.distill()
+    board.post()
+    board.post(wren=claim("rotate the keys"))
+    board.post(wren=claim("rotate the keys", "done", "took a minute"))
+    cambium.distill()
+    assert contents(local_items(team.ana)) == [
+        "rotate the keys: took an hour",
+        "rotate the keys: took a minute",
+    ]
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        [claim("rotate the keys"), claim("rotate the keys", "done", "second")],
+        [claim("rotate the keys", "done", "second", branch="wren/other")],
+        [claim("rotate other keys", "done", "second")],
+    ],
+    ids=["done and not done", "another branch", "another task"],
+)
+def test_a_new_claim_under_the_same_agent_is_a_new_instance(team, board, again):
+    board.post(wren=claim("rotate the keys", "done", "first"))
+    cambium.distill()
+    for step in again:
+        board.post(wren=step)
+    assert cambium.distill()["new_items"] == 1
+    assert len({item["source"]["ref"] for item in local_items(team.ana)}) == 2
+
+
+def test_an_instance_is_the_same_whether_one_sweep_or_many_saw_it(team, board):
+    board.post(wren=claim("port the lexer"))
+    cambium.distill()
+    board.post(wren=claim("port the lexer", "done", "kept the tables"))
+    cambium.distill()
+    [watched] = local_items(team.ana)
+    team.become("ben")
+    cambium.distill()
+    [late] = local_items(team.ben)
+    assert late["source"]["ref"] == watched["source"]["ref"]
+
+
+def test_a_promoted_outcome_is_not_imported_again(team, board):
+    board.post(wren=claim("port the lexer", "done", "kept the tables"))
+    cambium.distill()
+    cambium.promote(local_items(team.ana)[0]["id"], force=True)
+    board.post(wren=claim("port the lexer", "done", "edited"), rook=claim("other"))
+    assert cambium.distill()["new_items"] == 0
+    assert local_items(team.ana) == []
+
+
+def test_a_rival_sweep_between_our_look_and_our_write_imports_once(team, board, monkeypatch):
+    board.post(wren=claim("port the lexer", "done", "kept the tables"))
+    look, rival = cambium.read_context, [sys.executable, str(SERVER), "distill", "--json"]
+
+    def look_late(ask):
+        done = subprocess.run(rival, capture_output=True, encoding="utf-8", check=True)
+        assert '"new_items": 1' in done.stdout
+        return look(ask)
+
+    monkeypatch.setitem(cambium.SOURCES, "context_keeper", look_late)
+    assert cambium.distill()["new_items"] == 0
+    assert contents(local_items(team.ana)) == ["port the lexer: kept the tables"]
+
+
+def test_claims_that_are_not_claims_hide_nothing(team, board):
+    board.post(a=claim("fine", "done"), b="nonsense", c={"status": "done"}, d=claim(None, "done"))
+    assert cambium.distill()["sources"]["agentsync"]["claims_seen"] == 1
+    assert contents(local_items(team.ana)) == ["fine"]
+
+
+def test_a_secret_in_a_note_is_redacted_and_told(team, board):
+    board.post(wren=claim("rotate", "done", "the old one was AKIA1234567890ABCDEF"))
+    told = cambium.distill()
+    assert contents(local_items(team.ana)) == ["rotate: the old one was [redacted:aws-access-key]"]
+    assert "redacted before storing: aws-access-key" in told["warnings"]
+
+
+@pytest.mark.parametrize(
+    "text", ["{ not json", '{"claims": []}', "[" * 200_000], ids=["torn", "no claims", "too deep"]
+)
+def test_an_unreadable_board_is_a_skip_with_its_reason_and_heals(team, board, text):
+    board.write(text)
+    told = cambium.distill()
+    report = told["sources"]["agentsync"]
+    assert (told["status"], report["status"], report["imported"]) == (
+        "distilled_with_warnings",
+        "skipped",
+        0,
+    )
+    assert f" of {team.ana} is unreadable: " in report["reason"]
+    assert report["fix"] == "repair claims.json on that branch"
+    board.post(wren=claim("port the lexer", "done"))
+    assert cambium.distill()["sources"]["agentsync"]["imported"] == 1
+
+
+def test_finished_work_asks_to_check_the_oldest_related_knowledge(team, board):
+    old = on_team("Lexer tables are generated at build time", valid_while="while we use flex")
+    new = on_team("Lexer tables need a checksum")
+    on_team("The cafeteria closes at three")
+    edited(team.hub, "cambium", old, last_verified="2021-02-02T00:00:00+00:00")
+    board.post(wren=claim("port the lexer tables", "done", "kept them"))
+    prompt = cambium.distill()["verification_prompt"]
+    assert [row["id"] for row in prompt] == [old, new]
+    assert prompt[0] == {
+        "id": old,
+        "scope": "team",
+        "content": "Lexer tables are generated at build time",
+        "last_verified": "2021-02-02T00:00:00+00:00",
+        "valid_while": "while we use flex",
+    }
+
+
+# Release capture
+
+
+@pytest.fixture
+def capturing(team: People) -> People:
+    team.setenv("CAMBIUM_RELEASE_CAPTURE", "1")
+    return team
+
+
+def churned(board: Board, note: str = "kept the tables") -> None:
+    """A claim that finishes and is overwritten before anybody looks."""
+    board.post(wren=claim("port the lexer", "done", note))
+    board.post(wren=claim("write the parser"))
+
+
+def test_with_the_flag_off_a_claim_that_churned_away_is_not_captured(team, board):
+    cambium.distill()
+    churned(board)
+    told = cambium.distill()
+    assert picked(told, "new_items", "released_captured", "release_capture") == {
+        "new_items": 0,
+        "released_captured": 0,
+        "release_capture": False,
+    }
+
+
+def test_with_the_flag_on_a_claim_that_churned_away_is_captured_once(capturing, board):
+    cambium.distill()
+    churned(board)
+    told = cambium.distill()
+    assert picked(told, "new_items", "released_captured", "release_capture") == {
+        "new_items": 1,
+        "released_captured": 1,
+        "release_capture": True,
+    }
+    assert contents(local_items(capturing.ana)) == ["port the lexer: kept the tables"]
+
+
+def test_no_later_sweep_of_any_kind_captures_it_again(capturing, board):
+    cambium.distill()
+    churned(board)
+    cambium.distill()
+    cambium.opened.cache_clear()  # as another process
+    again = [cambium.distill(), cambium.distill(backfill=True)]
+    capturing.setenv("CAMBIUM_RELEASE_CAPTURE", "0")
+    again += [cambium.distill(), cambium.distill(backfill=True)]
+    assert [told["new_items"] for told in again] == [0, 0, 0, 0]
+
+
+def test_a_claim_seen_done_and_churned_later_is_one_memory(capturing, board):
+    board.post(wren=claim("port the lexer", "done", "kept the tables"))
+    assert cambium.distill()["new_items"] == 1
+    board.post(wren=claim("port the lexer", "done", "kept the static tables"))
+    board.post(wren=claim("write the parser"))
+    cambium.distill()
+    assert contents(local_items(capturing.ana)) == ["port the lexer: kept the static tables"]
+
+
+def test_a_noted_claim_released_before_it_was_done_is_captured_as_left(capturing, board):
+    board.post(wren=claim("port the lexer", note="the tables are static"))
+    assert cambium.distill()["new_items"] == 0
+    board.post()
+    assert cambium.distill()["released_captured"] == 1
+    [item] = local_items(capturing.ana)
+    assert (item["content"], item["why"]) == (
+        "port the lexer: the tables are static",
+        "Left by wren on wren/work.",
+    )
+
+
+def test_a_claim_abandoned_without_a_word_is_not_knowledge(capturing, board):
+    board.post(wren=claim("port the lexer"))
+    cambium.distill()
+    board.post()
+    assert cambium.distill()["new_items"] == 0
+
+
+@pytest.mark.parametrize("swept", [False, True], ids=["never swept", "swept unflagged"])
+def test_the_first_flagged_run_starts_at_the_present_tip(team, board, swept):
+    if swept:
+        cambium.distill()
+    churned(board)
+    team.setenv("CAMBIUM_RELEASE_CAPTURE", "1")
+    assert cambium.distill()["new_items"] == 0
+    board.post(wren=claim("write the parser", "done", "by hand"))
+    board.post()
+    assert cambium.distill()["new_items"] == 1
+    assert contents(local_items(team.ana)) == ["write the parser: by hand"]
+
+
+@pytest.mark.parametrize("flag", ["0", "1"])
+def test_backfill_captures_everything_that_ever_finished(team, board, flag):
+    team.setenv("CAMBIUM_RELEASE_CAPTURE", flag)
+    churned(board)
+    board.post(wren=claim("write the parser", "done"), rook=claim("tidy", note="half way"))
+    board.post()
+    cambium.distill()
+    assert cambium.distill(backfill=True)["released_captured"] == 3
+    assert contents(local_items(team.ana)) == [
+        "port the lexer: kept the tables",
+        "write the parser",
+        "tidy: half way",
+    ]
+
+
+def test_an_unreadable_commit_between_two_sweeps_ends_nothing(capturing, board):
+    board.post(wren=claim("port the lexer", note="half way"))
+    cambium.distill()
+    board.write("<<<<<<< conflict")
+    board.post(wren=claim("port the lexer", "done", "kept the tables"))
+    cambium.distill()
+    assert contents(local_items(capturing.ana)) == ["port the lexer: kept the tables"]
+
+
+def test_when_history_was_rewritten_the_last_snapshot_serves_and_is_told(capturing, board):
+    board.post(wren=claim("port the lexer", note="the tables are static"))
+    cambium.distill()
+    board.rewrite(rook=claim("tidy"))
+    told = cambium.distill()
+    why = told["sources"]["agentsync"]["history"]
+    assert contents(local_items(capturing.ana)) == ["port the lexer: the tables are static"]
+    assert "history was rewritten" in why
+    assert f"agentsync: {why}" in told["warnings"]
+    assert cambium.distill()["new_items"] == 0
+
+
+@pytest.mark.parametrize("flag", ["0", "1"])
+def test_a_done_claim_is_not_doubled_by_a_rewritten_history(team, board, flag):
+    team.setenv("CAMBIUM_RELEASE_CAPTURE", flag)
+    board.post(wren=claim("port the lexer", "done", "kept the tables"))
+    cambium.distill()
+    board.rewrite(wren=claim("port the lexer", "done", "kept the tables"))
+    cambium.distill()
+    assert contents(local_items(team.ana)) == ["port the lexer: kept the tables"]
+
+
+def test_one_boards_snapshot_never_serves_for_another(capturing, board, tmp_path):
+    other = bare(tmp_path / "other.git", {"README": "x\n"})
+    board_on(other, tmp_path / "other").post(rook=claim("tidy", note="still at it"))
+    cambium.distill()
+    cambium.distill(board_repo=str(tmp_path / "other"))
+    board.rewrite()
+    cambium.distill()
+    assert local_items(capturing.ana) == []
+
+
+@pytest.fixture
+def shallow(team: People, board: Board) -> Callable[[], dict[str, Any]]:
+    """Sweep the board through a clone that is cut to one commit, as a CI checkout is."""
+    cut = team.hub.parent / "shallow"
+    url = f"file://{team.hub}"
+    git(cut.parent, "clone", "-q", "--depth", "1", "-b", "agentsync", url, cut.name)
+
+    def sweep() -> dict[str, Any]:
+        git(
+            cut, "fetch", "-q", "--depth", "1", "origin", "+agentsync:refs/remotes/origin/agentsync"
+        )
+        return cambium.distill(board_repo=str(cut))
+
+    return sweep
+
+
+def test_a_shallow_board_gives_what_its_tip_holds_once_and_says_it_is_cut(team, board, shallow):
+    board.post(wren=claim("port the lexer", "done", "kept the tables"))
+    told = [shallow(), shallow()]
+    assert [each["new_items"] for each in told] == [1, 0]
+    assert "shallow" in told[0]["sources"]["agentsync"]["history"]
+    board.post(wren=claim("port the lexer", "done", "kept the static tables"), rook=claim("x"))
+    assert shallow()["new_items"] == 0
+    assert contents(local_items(team.ana)) == ["port the lexer: kept the static tables"]
+
+
+def test_a_shallow_board_tells_one_task_of_an_agent_from_the_next(team, board, shallow):
+    board.post(wren=claim("port the lexer", "done", "kept the tables"))
+    shallow()
+    board.post(wren=claim("write the parser", "done", "by hand"))
+    assert shallow()["new_items"] == 1
+    assert contents(local_items(team.ana)) == [
+        "port the lexer: kept the tables",
+        "write the parser: by hand",
+    ]
+
+
+def test_a_shallow_board_captures_from_the_last_snapshot(capturing, board, shallow):
+    board.post(wren=claim("port the lexer", note="the tables are static"))
+    shallow()
+    board.post(rook=claim("tidy"))
+    told = shallow()
+    assert contents(local_items(capturing.ana)) == ["port the lexer: the tables are static"]
+    assert told["status"] == "distilled_with_warnings"
+    assert shallow()["new_items"] == 0
+
+
+# Which board
+
+
+@pytest.fixture
+def boards(team: People, board: Board, tmp_path: Path) -> dict[str, Path]:
+    """The project's board and three others, each with one done claim named like its place."""
+    board.post(wren=claim("project", "done"))
+    places = {}
+    for name in ("older", "named", "asked"):
+        places[name] = tmp_path / name
+        hub = bare(tmp_path / f"{name}.git", {"README": "x\n"})
+        board_on(hub, places[name]).post(wren=claim(name, "done"))
+    return places
+
+
+def test_the_board_is_addressed_in_agentsyncs_own_order(team, boards):
+    def read(**asked):
+        told = cambium.distill(**asked)
+        report = told["sources"]["agentsync"]
+        place = Path(report["board_repo"]).name
+        return report["board_source"], place, [item["content"] for item in told["items"]]
+
+    assert read() == ("CAMBIUM_REPO", "ana", ["project"])
+    team.setenv("AGENTSYNC_REPO", str(boards["older"]))
+    assert read() == ("AGENTSYNC_REPO", "older", ["older"])
+    team.setenv("AGENTSYNC_BOARD_REPO", str(boards["named"]))
+    assert read() == ("AGENTSYNC_BOARD_REPO", "named", ["named"])
+    assert read(board_repo=str(boards["asked"])) == ("board_repo", "asked", ["asked"])
+
+
+@pytest.mark.parametrize("name", ["AGENTSYNC_BOARD_REPO", "AGENTSYNC_REPO"])
+def test_a_named_board_without_the_branch_never_falls_through(team, board, name):
+    board.post(wren=claim("project", "done"))
+    team.setenv(name, str(team.ana_org))
+    told = cambium.distill()
+    report = told["sources"]["agentsync"]
+    reason = f"no agentsync board: {team.ana_org} has no branch 'agentsync'"
+    assert local_items(team.ana) == []
+    assert f"agentsync was skipped: {reason}" in told["warnings"]
+    assert "AGENTSYNC_BOARD_REPO" in report.pop("fix")
+    assert report == {
+        "status": "skipped",
+        "board_repo": str(team.ana_org),
+        "board_source": name,
+        "branch": "agentsync",
+        "claims_seen": 0,
+        "done_claims": 0,
+        "imported": 0,
+        "reason": reason,
+    }
+
+
+def test_a_named_board_that_is_gone_is_told_and_never_falls_through(team, board, tmp_path):
+    board.post(wren=claim("project", "done"))
+    told = cambium.distill(board_repo=str(tmp_path / "gone"))
+    assert local_items(team.ana) == []
+    assert told["sources"]["agentsync"]["reason"] == (
+        f"agentsync board: {tmp_path / 'gone'} does not exist"
+    )
+
+
+def test_without_any_board_distill_says_so(team):
+    told = cambium.distill()
+    report = told["sources"]["agentsync"]
+    assert told["status"] == "distilled_with_warnings"
+    assert report["reason"] == f"no agentsync board: {team.ana} has no branch 'agentsync'"
+    assert "AGENTSYNC_BOARD_REPO" in report["fix"]
+
+
+def test_a_local_board_ahead_of_its_remote_is_the_newest(team, board):
+    git(team.ana, "fetch", "-q")
+    git(team.ana, "worktree", "add", "-q", "../agent", "agentsync")
+    local = Board(team.ana.parent / "agent")
+    git(local.where, "remote", "set-url", "--push", "origin", str(team.ana))
+    text = json.dumps({"claims": {"wren": claim("not pushed yet", "done")}})
+    (local.where / "claims.json").write_text(text, encoding="utf-8")
+    git(local.where, "commit", "-q", "-am", "agentsync: update")
+    cambium.distill()
+    assert contents(local_items(team.ana)) == ["not pushed yet"]
+
+
+def test_a_local_board_behind_its_remote_is_passed_over(team, board):
+    git(team.ana, "fetch", "-q")
+    git(team.ana, "branch", "-q", "agentsync", "origin/agentsync")
+    board.post(wren=claim("pushed since", "done"))
+    cambium.distill()
+    assert contents(local_items(team.ana)) == ["pushed since"]
+
+
+def test_a_board_whose_remote_is_out_of_reach_is_read_as_last_fetched(team, board):
+    board.post(wren=claim("fetched", "done"))
+    git(team.ana, "fetch", "-q")
+    git(team.ana, "remote", "set-url", "origin", str(team.hub) + ".gone")
+    told = cambium.distill()
+    report = told["sources"]["agentsync"]
+    assert contents(local_items(team.ana)) == ["fetched"]
+    assert report["reason"].startswith(f"the board of {team.ana} is read as last fetched: ")
+    assert report["fix"] == f"make `git fetch origin` work in {team.ana}"
+    assert told["status"] == "distilled_with_warnings"
+
+
+def test_another_branch_name_is_read_where_it_is_configured(team, board):
+    board.post(wren=claim("port the lexer", "done"))
+    git(board.where, "push", "-q", "origin", "HEAD:refs/heads/coord")
+    git(team.hub, "update-ref", "-d", "refs/heads/agentsync")
+    team.setenv("CAMBIUM_AGENTSYNC_BRANCH", "coord")
+    report = cambium.distill()["sources"]["agentsync"]
+    assert (report["branch"], report["imported"]) == ("coord", 1)
+
+
+# ── Sources: context-keeper entries ─────────────────────────────────────────
+
+
+def context(repo: Path, **files: Any) -> None:
+    """Write `.context/<name>.json`, as context-keeper lays it out; text is written as it is."""
+    (repo / ".context").mkdir(exist_ok=True)
+    for name, entries in files.items():
+        text = entries if isinstance(entries, str) else json.dumps(entries, indent=2)
+        (repo / ".context" / f"{name}.json").write_text(text, encoding="utf-8")
+
+
+def decided(summary: str = "Use WAL mode", n: int = 1, **more: Any) -> dict[str, Any]:
+    entry = {"id": f"dec-{n:03}", "summary": summary, "why_chosen": "Readers never block writers."}
+    return {**entry, "problem": "", "tags": ["storage"], "status": "active", **more}
+
+
+def told_by(repo: Path) -> dict[str, tuple[Any, ...]]:
+    """Local items by the id of their source: what was made of each entry."""
+    keys = ("type", "kind", "content", "why", "tags")
+    return {i["source"]["ref"]: tuple(i[key] for key in keys) for i in local_items(repo)}
+
+
+def test_a_decision_keeps_its_why_and_its_problem(alone):
+    context(
+        alone,
+        decisions=[
+            decided(),
+            decided("Use tabs", 2, why_chosen=None, rationale="The linter knows tabs.", tags=[]),
+            decided("Shard by tenant", 3, problem="One tenant starves the rest."),
+            decided("Keep logs", 4, why_chosen="", problem="Audits ask.", tags=["ops", "audit"]),
+        ],
+    )
+    cambium.distill()
+    say = ("memory", "decision")
+    ck, why = "context-keeper", "Readers never block writers."
+    assert told_by(alone) == {
+        "dec-001": (*say, "Use WAL mode", why, [ck, "storage"]),
+        "dec-002": (*say, "Use tabs", "The linter knows tabs.", [ck]),
+        "dec-003": (
+            *say,
+            "Shard by tenant",
+            f"{why}\nProblem: One tenant starves the rest.",
+            [ck, "storage"],
+        ),
+        "dec-004": (*say, "Keep logs", "Problem: Audits ask.", [ck, "ops", "audit"]),
+    }
+
+
+def test_a_constraint_keeps_its_reason(alone):
+    rule = {"id": "con-002-a1b2", "rule": "Never log tokens", "reason": "Logs go to a vendor."}
+    context(alone, constraints=[{**rule, "scope": "global", "hardness": "absolute", "tags": []}])
+    cambium.distill()
+    said = ("memory", "constraint", "Never log tokens", "Logs go to a vendor.", ["context-keeper"])
+    assert told_by(alone) == {"con-002-a1b2": said}
+
+
+def pipeline(*steps: Any) -> dict[str, Any]:
+    entry = {"id": "pipe-001", "name": "release", "purpose": "ship without a freeze"}
+    return {**entry, "when_to_invoke": "", "steps": list(steps), "tags": [], "status": "active"}
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ["tag", "build"],
+        [{"order": 1, "action": "tag"}, {"order": 2, "action": "build"}],
+        [{"order": 2, "action": "build"}, {"order": 1, "action": "tag"}],
+    ],
+    ids=["texts", "in order", "out of order"],
+)
+def test_a_pipeline_becomes_a_skill_with_its_steps_in_order(alone, steps):
+    context(alone, pipelines=[pipeline(*steps)])
+    cambium.distill()
+    content = "release: ship without a freeze\n1. tag\n2. build"
+    assert told_by(alone) == {"pipe-001": ("skill", "pipeline", content, "", ["context-keeper"])}
+
+
+def test_a_pipeline_says_when_to_invoke_it(alone):
+    context(alone, pipelines=[{**pipeline("tag"), "when_to_invoke": "on Fridays"}])
+    cambium.distill()
+    assert told_by(alone)["pipe-001"][3] == "When: on Fridays"
+
+
+def test_entries_born_retired_unnamed_or_empty_are_not_imported(alone):
+    context(
+        alone,
+        decisions=[
+            decided(status="superseded", superseded_by="dec-002"),
+            decided(n=3, status="deprecated"),
+            decided(id=None),
+            decided("", 4),
+            "nonsense",
+        ],
+        pipelines=[pipeline()],
+    )
+    assert cambium.distill()["sources"]["context_keeper"]["status"] == "read"
+    assert local_items(alone) == []
+
+
+def test_distilling_context_again_adds_nothing(alone):
+    context(alone, decisions=[decided(), decided("Shard by tenant", 2)])
+    assert [cambium.distill()["new_items"] for _ in range(3)] == [2, 0, 0]
+    assert len(local_items(alone)) == 2
+
+
+@pytest.mark.parametrize(
+    ("retired", "words"),
+    [
+        ({"status": "superseded", "superseded_by": "dec-002"}, ["superseded", "dec-002"]),
+        ({"status": "deprecated"}, ["deprecated"]),
+        (
+            {"status": "deprecated", "deprecated_reason": "it was slow"},
+            ["deprecated", "it was slow"],
+        ),
+    ],
+)
+def test_an_entry_retired_at_the_source_deprecates_the_local_copy(alone, retired, words):
+    context(alone, decisions=[decided()])
+    cambium.distill()
+    context(alone, decisions=[decided(**retired)])
+    told = cambium.distill()
+    [item] = local_items(alone)
+    reason = item["deprecated_reason"]
+    assert item["status"] == "deprecated"
+    assert [word for word in words if word not in reason] == []
+    assert told["resynced"] == [
+        {"id": item["id"], "ref": "dec-001", "change": f"retired: {reason}"}
+    ]
+    assert cambium.recall("WAL mode")["results"] == []
+
+
+def test_an_edit_at_the_source_reaches_the_local_copy(alone):
+    context(alone, decisions=[decided()])
+    cambium.distill()
+    [before] = local_items(alone)
+    cambium.endorse(before["id"], "holds everywhere")
+    context(alone, decisions=[decided("Use WAL mode everywhere", why_chosen="Fast.", tags=["db"])])
+    told = cambium.distill()
+    [after] = local_items(alone)
+    assert (after["id"], *told_by(alone)["dec-001"][2:]) == (
+        before["id"],
+        "Use WAL mode everywhere",
+        "Fast.",
+        ["context-keeper", "db"],
+    )
+    assert after["trust"]["endorsements"][0]["note"] == "holds everywhere"
+    assert told["resynced"] == [{"id": before["id"], "ref": "dec-001", "change": "updated"}]
+
+
+@pytest.mark.parametrize(
+    ("now", "reason"),
+    [
+        (decided("Use WAL mode, always"), "its text changed at the source"),
+        (decided(status="deprecated"), "deprecated in context-keeper"),
+    ],
+)
+def test_a_promoted_copy_is_only_reported_when_its_source_moves(team, now, reason):
+    context(team.ana, decisions=[decided()])
+    cambium.distill()
+    [item_id] = ids(local_items(team.ana))
+    cambium.promote(item_id, force=True)
+    shared = items_on(team.hub)
+    context(team.ana, decisions=[now])
+    told = cambium.distill()
+    call = f'deprecate("{item_id}") or verify_entry("{item_id}")'
+    assert told["stale_promoted"] == [
+        {"id": item_id, "scope": "team", "ref": "dec-001", "reason": reason, "next": call}
+    ]
+    assert (items_on(team.hub), local_items(team.ana)) == (shared, [])
+
+
+def test_a_promoted_copy_whose_source_did_not_move_is_not_reported(team):
+    said = ["Use WAL mode", "Cut over â€” slowly", "The key AKIA1234567890ABCDEF is gone", "a\r\nb"]
+    context(team.ana, decisions=[decided(text, n) for n, text in enumerate(said)])
+    cambium.distill()
+    for item_id in ids(local_items(team.ana)):
+        cambium.endorse(item_id)
+    assert len(cambium.promote()["items"]) == len(said)
+    assert cambium.distill()["stale_promoted"] == []
+
+
+def test_a_source_never_touches_items_of_another_project(team):
+    context(team.ben, decisions=[decided("Ben's first decision")])
+    team.become("ben")
+    cambium.distill()
+    cambium.promote(local_items(team.ben)[0]["id"], force=True)
+    theirs = items_on(team.hub)
+    team.become("ana")
+    context(team.ana, decisions=[decided("Ana's first decision", status="deprecated")])
+    assert cambium.distill()["stale_promoted"] == []
+    context(team.ana, decisions=[decided("Ana's first decision")])
+    assert cambium.distill()["resynced"] == []
+    assert contents(local_items(team.ana)) == ["Ana's first decision"]
+    assert items_on(team.hub) == theirs
+
+
+def test_a_local_item_of_another_project_is_not_resynced(alone):
+    context(alone, decisions=[decided()])
+    cambium.distill()
+    path = alone / ".cambium" / "knowledge.json"
+    path.write_text(path.read_text().replace('"project": "heronry"', '"project": "estuary"'))
+    before = local_items(alone)
+    context(alone, decisions=[decided("Something else"), decided("More", 2, status="deprecated")])
+    assert cambium.distill()["resynced"] == []
+    assert local_items(alone) == before
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[{half", '{"id": "dec-001"}', "", "[" * 200_000],
+    ids=["torn", "no list", "empty", "too deep"],
+)
+def test_a_broken_context_file_is_named_and_the_others_are_read(alone, text):
+    rule = {"id": "con-001", "rule": "Never log tokens", "reason": "Logs go to a vendor."}
+    context(alone, decisions=text, constraints=[rule])
+    told = cambium.distill()
+    broken = alone / ".context" / "decisions.json"
+    assert list(told_by(alone)) == ["con-001"]
+    assert told["sources"]["context_keeper"]["reason"].startswith(
+        f"context-keeper: {broken} was skipped: "
+    )
+    assert broken.read_text() == text
+
+
+def test_context_with_a_byte_order_mark_is_read(alone):
+    context(alone, decisions="\ufeff" + json.dumps([decided()]))
+    cambium.distill()
+    assert list(told_by(alone)) == ["dec-001"]
+
+
+def test_without_context_the_source_is_a_named_skip(alone):
+    report = cambium.distill()["sources"]["context_keeper"]
+    assert picked(report, "status", "context_dir", "reason") == {
+        "status": "skipped",
+        "context_dir": str(alone / ".context"),
+        "reason": f"context-keeper was skipped: no entries in {alone / '.context'}",
+    }
+
+
+def test_context_is_never_written(team):
+    context(team.ana, decisions=[decided()], pipelines="[{half")
+    folder = team.ana / ".context"
+    before = bytes_below(folder), [path.stat().st_mtime_ns for path in sorted(folder.iterdir())]
+    cambium.distill()
+    cambium.promote(local_items(team.ana)[0]["id"], force=True)
+    cambium.distill()
+    after = bytes_below(folder), [path.stat().st_mtime_ns for path in sorted(folder.iterdir())]
+    assert after == before
+
+
+def test_mojibake_of_a_source_is_repaired_on_the_way_in(alone):
+    context(alone, decisions=[decided("Cut over â€” slowly", why_chosen="itâ€™s safer")])
+    cambium.distill()
+    assert told_by(alone)["dec-001"][2:4] == ("Cut over — slowly", "it’s safer")
+    assert cambium.distill()["resynced"] == []
+
+
+# ── Sources: imports ────────────────────────────────────────────────────────
+
+
+def imports(*records: Any, text: str | None = None) -> dict[str, Any]:
+    """Import these records, or this text, from a file; the tool's answer."""
+    file = Path("export.json").resolve()
+    file.write_text(json.dumps(records) if text is None else text, encoding="utf-8")
+    return cambium.import_memory("json", str(file))
+
+
+def counted(told: dict[str, Any]) -> tuple[int, int, int]:
+    return told["imported"], told["skipped"], told["duplicates"]
+
+
+PLAIN = {
+    "type": "memory",
+    "kind": "note",
+    "content": "Bound it.",
+    "why": "",
+    "tags": ["imported", "json"],
+    "source": {"system": "json", "ref": "", "imported": True},
+    "scope": "local",
+}
+SOURCE = PLAIN["source"]
+MAPPED = [
+    ({"content": "a", "text": "b", "body": "c", "memory": "d", "note": "e"}, {"content": "a"}),
+    ({"text": "b", "body": "c", "memory": "d", "note": "e"}, {"content": "b"}),
+    ({"body": "c", "memory": "d", "note": "e"}, {"content": "c"}),
+    ({"memory": "d", "note": "e"}, {"content": "d"}),
+    ({"note": "e"}, {"content": "e"}),
+    ({"content": "  ", "text": "b"}, {"content": "b"}),
+    ({"content": None, "text": "b"}, {"content": "b"}),
+    ({"note": "e", "title": "t", "name": "n", "summary": "s"}, {"content": "t: e"}),
+    ({"note": "e", "name": "n", "summary": "s"}, {"content": "n: e"}),
+    ({"note": "e", "summary": "s"}, {"content": "s: e"}),
+    ({"note": "two\nlines", "title": "One"}, {"content": "One\n\ntwo\nlines"}),
+    ({"note": "Users wait.", "title": "Use"}, {"content": "Use: Users wait."}),
+    ({"note": "Bound it. Always.", "title": "Bound it."}, {"content": "Bound it. Always."}),
+    ({"why": "a", "reason": "b", "rationale": "c", "context": "d"}, {"why": "a"}),
+    ({"reason": "b", "rationale": "c", "context": "d"}, {"why": "b"}),
+    ({"rationale": "c", "context": "d"}, {"why": "c"}),
+    ({"context": "d"}, {"why": "d"}),
+    ({"kind": "a", "type": "b", "category": "c"}, {"kind": "a"}),
+    ({"type": "skill", "category": "c"}, {"kind": "skill"}),
+    ({"category": "c"}, {"kind": "c"}),
+    ({"tags": ["a", "b c", 3, None, ""]}, {"tags": ["a", "b c", "imported", "json"]}),
+    ({"tags": "a, b c,,a"}, {"tags": ["a", "b c", "imported", "json"]}),
+    ({"tags": "a b  c"}, {"tags": ["a", "b", "c", "imported", "json"]}),
+    ({"tags": {"a": 1}}, {}),
+    ({"id": "i", "uuid": "u", "_id": "o", "key": "k"}, {"source": {**SOURCE, "ref": "i"}}),
+    ({"uuid": "u", "_id": "o", "key": "k"}, {"source": {**SOURCE, "ref": "u"}}),
+    ({"_id": "o", "key": "k"}, {"source": {**SOURCE, "ref": "o"}}),
+    ({"key": "k"}, {"source": {**SOURCE, "ref": "k"}}),
+    ({"id": 0}, {"source": {**SOURCE, "ref": "0"}}),
+    ({"id": {"$oid": "x"}, "uuid": "u"}, {"source": {**SOURCE, "ref": "u"}}),
+    (
+        {"timestamp": "a", "created_at": "b", "ts": "c", "time": "d", "date": "e"},
+        {"source": {**SOURCE, "source_ts": "a"}},
+    ),
+    ({"created_at": "b", "ts": "c"}, {"source": {**SOURCE, "source_ts": "b"}}),
+    ({"ts": 1_700_000_000, "time": "d"}, {"source": {**SOURCE, "source_ts": "1700000000"}}),
+    ({"time": "d", "date": "e"}, {"source": {**SOURCE, "source_ts": "d"}}),
+    ({"date": "2026-07-01"}, {"source": {**SOURCE, "source_ts": "2026-07-01"}}),
+    ({"scope": "org", "project": "x", "trust": 9, "status": "deprecated", "embedding": [1]}, {}),
+]
+
+
+@pytest.mark.parametrize(("record", "differs"), MAPPED)
+def test_a_record_is_mapped_as_the_table_says(alone, record, differs):
+    bodies = {"content", "text", "body", "memory", "note"}
+    record = record if bodies & record.keys() else {"content": "Bound it.", **record}
+    assert counted(imports(record)) == (1, 0, 0)
+    [item] = local_items(alone)
+    item["source"].pop("digest", None)
+    assert picked(item, *PLAIN) == {**PLAIN, **differs}
+
+
+TWO = [{"content": "one"}, {"content": "two"}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(TWO),
+        *(json.dumps({"version": 3, name: TWO}) for name in cambium.WRAPPERS),
+        "\n".join(map(json.dumps, TWO)),
+        "\ufeff" + "\r\n\r\n".join(map(json.dumps, TWO)) + "\r\n",
+        "\ufeff" + json.dumps(TWO, indent=3),
+    ],
+    ids=["array", *cambium.WRAPPERS, "jsonl", "jsonl of windows", "byte order mark"],
+)
+def test_every_documented_container_is_read(alone, text):
+    assert counted(imports(text=text)) == (2, 0, 0)
+    assert contents(local_items(alone)) == ["one", "two"]
+
+
+def test_the_wrappers_are_those_of_the_documentation():
+    assert cambium.WRAPPERS == ("memories", "items", "records", "data", "entries")
+
+
+def test_one_bare_record_is_an_export_of_one(alone):
+    assert counted(imports(text='{"content": "one"}')) == (1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "record", [{}, {"content": ""}, {"title": "only"}, {"content": 5}, None, 7, "x", []]
+)
+def test_a_record_without_a_usable_body_is_skipped(alone, record):
+    assert counted(imports(record, {"content": "fine"})) == (1, 1, 0)
+    assert contents(local_items(alone)) == ["fine"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["{half", "nonsense", "[" * 200_000, "\x00"],
+    ids=["torn", "no json", "too deep", "binary"],
+)
+def test_a_malformed_line_is_skipped_and_counted(alone, line):
+    text = f'{{"content": "one"}}\n{line}\n{{"content": "two"}}\n'
+    assert counted(imports(text=text)) == (2, 1, 0)
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "[]", '{"memories": []}'])
+def test_an_empty_export_imports_nothing(alone, text):
+    assert counted(imports(text=text)) == (0, 0, 0)
+
+
+def test_a_lone_surrogate_in_a_record_is_imported_readably(alone):
+    imports(text='[{"content": "half a pair: \\ud800!"}]')
+    assert contents(local_items(alone)) == ["half a pair: \ufffd!"]
+
+
+def test_importing_again_adds_nothing_and_writes_nothing(alone):
+    records = [{"id": "a", "content": "one"}, {"content": "two"}, {"content": "two"}]
+    assert counted(imports(*records)) == (2, 0, 1)
+    before = bytes_below(alone / ".cambium")
+    assert counted(imports(*records)) == (0, 0, 3)
+    assert bytes_below(alone / ".cambium") == before
+
+
+def test_an_export_that_repeats_an_id_settles_on_one_text(alone):
+    records = [{"id": "a", "content": "first"}, {"id": "a", "content": "second"}]
+    texts = []
+    for _ in range(3):
+        imports(*records)
+        texts += contents(local_items(alone))
+    assert len(texts) == 3
+    assert len(set(texts)) == 1
+
+
+def test_a_mangled_record_is_repaired_and_is_still_the_same_record(alone):
+    record = {"id": "a", "content": "Cut over â€” slowly"}
+    assert counted(imports(record)) == (1, 0, 0)
+    assert counted(imports(record)) == (0, 0, 1)
+    assert contents(local_items(alone)) == ["Cut over — slowly"]
+
+
+def test_a_secret_in_an_export_is_redacted_and_told(alone):
+    told = imports({"content": "login with ghp_abcdefghijklmnopqrstuvwxyz0123456789"})
+    assert told["warnings"] == ["redacted before storing: github-token"]
+    assert contents(local_items(alone)) == ["login with [redacted:github-token]"]
+
+
+def test_imported_items_stay_local_until_they_earn_it(team):
+    imports({"id": "a", "content": "one"})
+    assert cambium.promote()["status"] == "none_eligible"
+    assert [item["scope"] for item in local_items(team.ana)] == ["local"]
+
+
+def test_the_answer_of_an_import_lists_its_items_up_to_a_bound(alone):
+    told = imports(*({"content": f"fact {n}", "kind": "gotcha"} for n in range(40)))
+    [first, *_] = local_items(alone)
+    assert picked(
+        told, "status", "source", "scope", "imported", "skipped", "duplicates", "more"
+    ) == {
+        "status": "imported",
+        "source": "json",
+        "scope": "local",
+        "imported": 40,
+        "skipped": 0,
+        "duplicates": 0,
+        "more": 15,
+    }
+    assert len(told["items"]) == 25
+    assert told["items"][0] == {"id": first["id"], "kind": "gotcha", "content": "fact 0"}
+
+
+def test_the_export_is_only_read(alone):
+    imports({"id": "a", "content": "one"})
+    file = Path("export.json")
+    before = file.read_bytes(), file.stat().st_mtime_ns
+    cambium.import_memory("json", str(file.resolve()))
+    assert (file.read_bytes(), file.stat().st_mtime_ns) == before
+
+
+def refused(call: Callable[..., Any], *args: Any, **more: Any) -> str:
+    """The whole text of the error a call ends in."""
+    with pytest.raises(cambium.CambiumError) as error:
+        call(*args, **more)
+    return str(error.value)
+
+
+def test_what_is_not_an_export_is_refused_with_its_reason(alone, tmp_path, monkeypatch):
+    read, give = partial(cambium.import_memory, "json"), "Fix: give the path of the exported file"
+    (tmp_path / "big").write_bytes(b"x" * 2_000_001)
+    monkeypatch.setattr(cambium, "IMPORT_LIMIT", 2**20)
+    assert refused(read, str(tmp_path)) == f"{tmp_path} is not a regular file\n{give}"
+    assert refused(read, str(tmp_path / "gone")) == (
+        f"cannot read {tmp_path / 'gone'}: No such file or directory\n{give}"
+    )
+    assert refused(read, str(tmp_path / "big")) == (
+        f"{tmp_path / 'big'} is larger than 1 MiB\nFix: split the export into smaller files"
+    )
+    assert not (alone / ".cambium").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_refused_and_not_waited_for(alone, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    threading.Thread(target=lambda: pipe.open("wb").close(), daemon=True).start()  # ends a wait
+    told = refused(cambium.import_memory, "json", str(pipe))
+    assert told.startswith(f"{pipe} is not a regular file\n")
+
+
+def test_an_unknown_format_names_the_known_ones(alone):
+    assert refused(cambium.import_memory, "mem0", "/x") == (
+        "no import format 'mem0'\nFix: use one of: json"
+    )
+
+
+def edited(hub: Path, branch: str, item_id: str, **values: Any) -> None:
+    """Somebody's commit to one item on a branch, in plain git; None takes a key away."""
+
+    def change(items: list[dict[str, Any]]) -> None:
+        [item] = [each for each in items if each["id"] == item_id]
+        item |= values
+        for key in [key for key, value in values.items() if value is None]:
+            del item[key]
+
+    by_hand(hub, branch, change)
+
+
+def by_hand(hub: Path, branch: str, change: Callable[[list[Any]], Any]) -> None:
+    """Change the list of items on a branch as a person with an editor does."""
+    desk = Path(tempfile.mkdtemp(dir=hub.parent))
+    git(desk, "clone", "-q", "-b", branch, str(hub), ".")
+    document = json.loads((desk / "knowledge.json").read_text(encoding="utf-8"))
+    change(document["items"])
+    (desk / "knowledge.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
+    git(desk, "commit", "-q", "-am", "by hand")
+    git(desk, "push", "-q", "origin", branch)
+
+
+# ── Search ──────────────────────────────────────────────────────────────────
+
+
+def note(item_id: str, content: str = "Bound every queue.", **more: Any) -> cambium.Item:
+    return cambium.Item(item_id, content, **{"project": "heronry", **more})
+
+
+def document(*items: cambium.Item) -> cambium.Document:
+    made = cambium.Document()
+    for item in items:
+        made.put(item)
+    return made
+
+
+def looked_up(query: str, *items: cambium.Item, index: Any = None, **scopes: Any) -> list[Any]:
+    """The hits of a query over local items, or over the documents of several scopes."""
+    documents = scopes or {"local": document(*items)}
+    index = index or cambium.Index()
+    return index.search(query, documents, within=documents, project="heronry", most=10)
+
+
+def hit_ids(hits: list[Any]) -> list[str]:
+    return [hit.item.id for hit in hits]
+
+
+OTHERS = (
+    note("k-o1", "The cafeteria closes at three on Fridays"),
+    note("k-o2", "Pin the compiler version in the build image"),
+    note("k-o3", "Staging shares its database with the demo"),
+    note("k-o4", "Invoices are rounded half to even"),
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "query"),
+    [
+        ("Wrap it in scopeGuard first", "scope guard"),
+        ("Wrap it in scope guard first", "scopeGuard"),
+        ("retry_backoff doubles twice", "retryBackoff"),
+        ("retry_backoff doubles twice", "retry-backoff"),
+        ("src/ingest/queue.c blocks", "ingest queue"),
+        ("src/ingest/queue.c blocks", "queue.c"),
+        ("HTTPServer2 restarts nightly", "http server"),
+        ("It fails with ECONNRESET", "econnreset"),
+        ("ERR_CONN_RESET means a proxy", "err_conn_reset"),
+        ("E1234 is harmless", "E1234"),
+        ("As dec-014 settled", "dec-014"),
+        ("全文検索エンジンを使う", "検索"),
+        ("データベースの接続上限は90", "データベース"),
+        ("数据库连接池太小", "连接池"),
+        ("ใช้การค้นหาแบบเต็ม", "การค้นหา"),
+        ("검색 색인을 매일 만든다", "색인"),
+        ("Индекс строится ночью", "индекс"),
+        ("The cafe\u0301 menu is cached", "café"),
+        ("The caf\u00e9 menu is cached", "cafe"),
+        ("Zürich is the primary region", "zurich"),
+        ("The ＡＰＩ is frozen", "API"),
+        ("ﾃﾞｰﾀ is archived", "データ"),
+        ("The STRASSE sorts last", "straße"),
+        ("Deploy on Kubernetes only", "kuberntes"),
+        ("Postgres vacuums at night", "postgers vaccuum"),
+    ],
+)
+def test_a_query_finds_the_item_that_says_it_another_way(content, query):
+    hits = looked_up(query, *OTHERS, note("k-it", content))
+    assert hit_ids(hits[:1]) == ["k-it"]
+    assert hits[0].relevance >= cambium.FLOOR
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        "queue queues queued queueing",
+        "configure configured configuring configuration",
+        "cache caches cached caching",
+        "run runs running",
+        "stop stops stopped stopping",
+        "index indexes indexed indexing",
+        "deploy deploys deployed deployment",
+        "schedule schedules scheduled scheduler scheduling",
+        "process processes processed processing",
+        "batch batches",
+    ],
+)
+def test_forms_of_one_word_share_a_stem(family):
+    assert len({cambium.stem(word) for word in family.split()}) == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "more"),
+    [
+        ("error", "errors"),
+        ("retry", "retries"),
+        ("query", "queries"),
+        ("policy", "policies"),
+        ("dependency", "dependencies"),
+    ],
+)
+def test_a_plural_shares_the_stem_of_its_singular(one, more):
+    assert cambium.stem(one) == cambium.stem(more)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("test", "text"), ("class", "clash"), ("bus", "bug"), ("us", "use")]
+)
+def test_different_words_keep_different_stems(one, other):
+    assert cambium.stem(one) != cambium.stem(other)
+
+
+def test_a_short_unknown_word_does_not_back_off():
+    assert looked_up("carg", *OTHERS, note("k-it", "the car is red")) == []
+
+
+@pytest.mark.parametrize("query", ["how do I do this with the", "what is it", "... !? --", "   "])
+def test_function_words_alone_find_nothing(query):
+    assert looked_up(query, *OTHERS) == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "zorblaxian flumph",
+        "zorblaxian flumph build",
+        "kubernetes ingress certificate rotation",
+        "how does Quuxorama reconcile its frobnicator with the database",
+    ],
+)
+def test_an_invented_name_keeps_an_answer_below_the_floor(query):
+    hits = looked_up(query, *OTHERS)
+    assert all(hit.relevance < cambium.FLOOR for hit in hits)
+
+
+def test_the_words_that_matched_are_told():
+    [hit] = looked_up("compiler flumph build", *OTHERS)
+    assert set(hit.matched) == {cambium.stem("compiler"), cambium.stem("build")}
+
+
+def test_equal_answers_come_from_the_own_project_first_and_then_by_id():
+    items = [
+        note("k-3", project="estuary"),
+        note("k-2"),
+        note("k-1", project="estuary"),
+        note("k-4"),
+    ]
+    assert hit_ids(looked_up("queue", *items)) == ["k-2", "k-4", "k-1", "k-3"]
+
+
+@settings(max_examples=25, deadline=None, database=None)
+@given(st.permutations([*OTHERS, note("k-a"), note("k-b"), note("k-c", "Queue the build")]))
+def test_the_order_of_answers_does_not_depend_on_the_order_of_items(items):
+    query = "queue build database"
+    expected = looked_up(query, *OTHERS, note("k-a"), note("k-b"), note("k-c", "Queue the build"))
+    assert hit_ids(looked_up(query, *items)) == hit_ids(expected)
+
+
+def test_an_item_in_two_scopes_is_shown_once_from_the_highest():
+    item = note("k-1")
+    hits = looked_up("queue", team=document(item), org=document(replace_scope(item, "org")))
+    assert [(hit.scope, hit.item.id) for hit in hits] == [("org", "k-1")]
+
+
+def replace_scope(item: cambium.Item, scope: str) -> cambium.Item:
+    return cambium.Item.from_json({**item.to_json(), "scope": scope})
+
+
+def test_two_items_of_one_source_are_shown_once():
+    source = cambium.Source("context-keeper", "dec-001")
+    team = document(note("k-1", source=source))
+    org = document(note("k-2", source=source), note("k-3", project="estuary", source=source))
+    hits = looked_up("queue", team=team, org=org)
+    assert [(hit.scope, hit.item.id) for hit in hits] == [("org", "k-2"), ("org", "k-3")]
+
+
+def test_only_the_scopes_that_were_asked_are_searched():
+    documents = {"local": document(note("k-1")), "team": document(note("k-2"))}
+    search = partial(cambium.Index().search, "queue", documents, project="heronry", most=5)
+    assert hit_ids(search(within=["team"])) == ["k-2"]
+
+
+def test_a_deprecated_item_is_never_an_answer():
+    assert looked_up("queue", note("k-1", status="deprecated"), note("k-2", "Other")) == []
+
+
+WORDS = st.sampled_from(["queue", "queues", "bound", "scopeGuard", "src/queue.c", "検索", "zürich"])
+TEXTS = st.lists(WORDS, min_size=1, max_size=6).map(" ".join)
+STORES = st.dictionaries(st.sampled_from([f"k-{n}" for n in range(8)]), TEXTS, max_size=8)
+
+
+@settings(max_examples=60, deadline=None, database=None)
+@given(st.lists(STORES, min_size=2, max_size=6), TEXTS)
+def test_an_index_that_followed_every_change_answers_like_a_rebuilt_one(states, query):
+    def as_document(state):
+        return document(*(note(item_id, state[item_id]) for item_id in sorted(state)))
+
+    followed = cambium.Index()
+    for state in states:
+        hits = looked_up(query, index=followed, local=as_document(state), team=document())
+        assert hits == looked_up(query, local=as_document(state), team=document())
+
+
+def test_an_index_follows_an_item_that_moves_between_scopes():
+    index, item = cambium.Index(), note("k-1")
+    looked_up("queue", index=index, local=document(item), team=document())
+    hits = looked_up("queue", index=index, local=document(), team=document(item))
+    assert [(hit.scope, hit.item.id) for hit in hits] == [("team", "k-1")]
+
+
+@settings(max_examples=60, deadline=None, database=None)
+@given(st.lists(st.text(max_size=40), max_size=5), st.text(max_size=40))
+def test_relevance_lies_between_nothing_and_all(texts, query):
+    items = [note(f"k-{n}", text) for n, text in enumerate(texts)]
+    hits = looked_up(query, *items, note("k-same", query))
+    assert all(0.0 <= hit.relevance <= 1.0 for hit in hits)
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+
+
+def test_an_item_that_says_all_of_the_query_is_fully_relevant():
+    [hit, *_] = looked_up("compiler version", *OTHERS)
+    assert (hit.item.id, hit.relevance) == ("k-o2", 1.0)
+
+
+# ── Ladder ──────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("text", "signals"),
+    [
+        ("Append the row to billing_rollup.py first", ["billing_rollup.py"]),
+        ("See src/ingest/queue.c:42.", ["src/ingest/queue.c"]),
+        ("Run `./deploy_prod.sh` (it is slow)", ["./deploy_prod.sh"]),
+        (
+            "Update limits.yaml, schema.sql and CHANGELOG.md",
+            ["limits.yaml", "schema.sql", "CHANGELOG.md"],
+        ),
+        ("The README.md says so", ["README.md"]),
+        ("Only player.gd and router.ts moved", ["player.gd", "router.ts"]),
+        ("Cargo.lock and go.mod drift", ["Cargo.lock", "go.mod"]),
+        ("Keep a.py small", ["a.py"]),
+        ("The Dockerfile pins it", ["Dockerfile"]),
+        ("A Makefile target does it", ["Makefile"]),
+        ("Jenkinsfile, Vagrantfile, Procfile", ["Jenkinsfile", "Vagrantfile", "Procfile"]),
+        ("Pipfile and CODEOWNERS", ["Pipfile", "CODEOWNERS"]),
+        ("infra/prod.hcl holds it", ["infra/prod.hcl"]),
+        ("Ship weights.onnx and kernel.cu", ["weights.onnx", "kernel.cu"]),
+        ("Ask design.docx and server.crt", ["design.docx", "server.crt"]),
+        ("Rerun test_parser_handles_nul alone", ["test_parser_handles_nul"]),
+        ("TestRollup covers it", ["TestRollup"]),
+        ("As settled in dec-014 we shard", ["dec-014"]),
+        ("See con-003-a1b2 and pipe-007", ["con-003-a1b2", "pipe-007"]),
+        ("See DEC-014", ["DEC-014"]),
+        ("The Heronry path is idempotent", ["Heronry"]),
+        ("heronry's own queue", ["heronry"]),
+    ],
+)
+def test_what_only_its_own_repository_understands_is_found(text, signals):
+    assert sorted(cambium.repo_specific(text, "heronry")) == sorted(signals)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Annotate a boundary whenever a metric's computation changes.",
+        "Survey/claim/update in that order; read/write paths differ, and/or so they say.",
+        "Back off with jitter, e.g. 0.5s then 1.0s; i.e. never in lockstep.",
+        "Decide once, test often: the latest contest results are not evidence.",
+        "Version 2.0 clients must tolerate unknown fields (and 1.x too).",
+        "Condense runbooks; a decade-12 habit is not a reference.",
+        "Use Python 3.12, v1.2.3 or 2.0.1-rc.1 over HTTP/2.0 and TLS1.2/1.3.",
+        "Node.js, Next.js and Vue.js servers share one event loop.",
+        "ASP.NET Core and Socket.IO keep sockets open.",
+        "CI/CD runs 24/7 at 3.5x the cost, etc.",
+        "Meet at 9 a.m. or 5 p.m. in the U.S., said the Ph.D.",
+        "Prefer .json over .yaml for machines.",
+        "Ask example.com, 10.0.0.1 or user@example.com.",
+        "Pipelines, contests, con-artists and decimals are words.",
+        "Testing, tested and test it: Test everything.",
+        "JSON.parse and object.method() are code, console.log too.",
+        "A herony, heronries and heron are other words.",
+        "Mind input/output.Then mind and/or.Both count.",
+        "J.R.R. Tolkien wrote runbooks.",
+        "Since Dec-2024 we retry.",
+    ],
+)
+def test_a_plain_cross_project_sentence_is_not_blocked(text):
+    assert cambium.repo_specific(text, "heronry") == []
+
+
+@pytest.mark.parametrize(
+    ("project", "text", "named"),
+    [
+        ("go", "The go tool caches", ["go"]),
+        ("go", "An ongoing goal, ago", []),
+        ("ui", "The UI freezes", ["UI"]),
+        ("ui", "Build the suite", []),
+        ("my-app", "My app, MyApp and my_app", ["My app"]),
+        ("my-app", "Map my apple", []),
+        ("heronry.git", "heronry git is slow", ["heronry git"]),
+        ("C++", "In C++ it leaks", ["C++"]),
+        ("", "Anything", []),
+        ("...", "Anything...", []),
+    ],
+)
+def test_the_projects_own_name_is_found_as_a_word(project, text, named):
+    assert cambium.repo_specific(text, project) == named
+
+
+@pytest.mark.parametrize(
+    ("recalls", "endorsed", "status", "ready"),
+    [
+        (0, False, "active", False),
+        (2, False, "active", False),
+        (3, False, "active", True),
+        (0, True, "active", True),
+        (9, True, "deprecated", False),
+    ],
+)
+def test_the_team_takes_what_is_used_or_vouched_for(recalls, endorsed, status, ready):
+    vouched = (cambium.Endorsement("ana", "2026-08-03", "yes"),) * endorsed
+    item = note("k-1", status=status, trust=cambium.Trust(recalls, vouched))
+    assert cambium.ready_for_team(item, 3) is ready
+    assert cambium.ready_for_org(item) is (endorsed and status == "active")
+
+
+NOW = datetime(2026, 8, 3, 9, 15, tzinfo=timezone.utc)
+DEC = cambium.Source("context-keeper", "dec-001")
+
+
+def trusted(item_id: str, recalls: int, *by: str, project: str = "heronry") -> cambium.Item:
+    vouched = tuple(cambium.Endorsement(who, "2026-08-03", "yes") for who in by)
+    trust = cambium.Trust(recalls, vouched, (project,))
+    return note(item_id, source=DEC, trust=trust, project=project)
+
+
+def vouchers(item: cambium.Item) -> tuple[int, list[str]]:
+    return item.trust.recalls, [each.by for each in item.trust.endorsements]
+
+
+def entered(above: cambium.Document, item: cambium.Item) -> cambium.Item:
+    """The item as it stands in the scope above after its promotion."""
+    [result] = cambium.enter_all(above, [item], "team", NOW)
+    return result
+
+
+def test_an_item_enters_a_scope_verified_and_dated():
+    up, at = entered(document(), trusted("k-1", 4, "ana")), cambium.stamp(NOW)
+    assert (up.scope, up.last_verified, up.promoted_at) == ("team", at, at)
+    assert vouchers(up) == (4, ["ana"])
+
+
+def test_items_of_one_source_become_one_with_the_trust_of_both():
+    team = document(trusted("k-ben", 2, "ben"))
+    up = entered(team, trusted("k-ana", 3, "ana"))
+    assert (up.id, vouchers(up)) == ("k-ben", (5, ["ben", "ana"]))
+    assert [item.id for item in team.items] == ["k-ben"]
+
+
+def test_two_copies_of_one_source_promoted_together_become_one():
+    team = document()
+    cambium.enter_all(team, [trusted("k-ana", 3, "ana"), trusted("k-ben", 2, "ben")], "team", NOW)
+    assert [(item.id, vouchers(item)) for item in team.items] == [("k-ana", (5, ["ana", "ben"]))]
+
+
+def test_the_same_dec_of_another_project_stays_another_item():
+    team = document(trusted("k-ben", 2, project="estuary"))
+    assert entered(team, trusted("k-ana", 3)).id == "k-ana"
+    assert [item.id for item in team.items] == ["k-ben", "k-ana"]
+
+
+def test_items_without_a_source_of_their_own_never_merge():
+    team = document(note("k-ben"))
+    assert entered(team, note("k-ana")).id == "k-ana"
+
+
+@pytest.mark.parametrize("above", [document(), document(trusted("k-ben", 2, "ben"))])
+def test_an_item_entering_twice_is_not_counted_twice(above):
+    item = trusted("k-ana", 3, "ana")
+    assert entered(above, item) == entered(above, item)
+
+
+def test_a_copy_that_was_retired_above_stays_retired():
+    retired = trusted("k-ben", 2, "ben").deprecated("ben", "it was slow", NOW)
+    team = document(retired)
+    assert entered(team, trusted("k-ana", 3, "ana")) == retired
+    assert team.items == [retired]
+
+
+# ── Pages ───────────────────────────────────────────────────────────────────
+
+
+def test_the_page_groups_by_scope_and_then_by_project():
+    documents = {
+        "local": document(note("k-1", "Local fact")),
+        "team": document(note("k-2", "Team fact b"), note("k-3", "Team fact a")),
+        "org": document(note("k-4", "Rule two"), note("k-5", "Rule one", project="estuary")),
+    }
+    page = cambium.knowledge_page(documents)
+    shown = [line.rstrip("\\") for line in page.splitlines() if line.startswith(("#", "- "))]
+    assert shown == [
+        "# Knowledge",
+        "## Org",
+        "### estuary",
+        "- **Rule one**",
+        "### heronry",
+        "- **Rule two**",
+        "## Team",
+        "### heronry",
+        "- **Team fact a**",
+        "- **Team fact b**",
+        "## Local",
+        "### heronry",
+        "- **Local fact**",
+    ]
+
+
+@settings(max_examples=20, deadline=None, database=None)
+@given(st.permutations([*OTHERS, note("k-a"), note("k-b"), note("k-z", project="estuary")]))
+def test_the_page_is_the_same_for_the_same_items_in_any_order(items):
+    first = document(*OTHERS, note("k-a"), note("k-b"), note("k-z", project="estuary"))
+    pages = [cambium.knowledge_page({"team": each}) for each in (first, document(*items))]
+    assert pages[0] == pages[1]
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (DEC, "context-keeper dec-001"),
+        (cambium.Source("agentsync", "wren@0a1b2c3d4e5f"), "agentsync claim wren@0a1b2c3d4e5f"),
+        (cambium.Source("json", "42", {"imported": True}), "imported from json 42"),
+        (cambium.Source("json", "", {"imported": True}), "imported from json"),
+        (cambium.Source(), "manual capture"),
+    ],
+)
+def test_an_entry_says_where_it_comes_from_how_used_it_is_and_since_when(source, words):
+    item = note(
+        "k-1",
+        kind="gotcha",
+        scope="team",
+        source=source,
+        trust=cambium.Trust(7),
+        promoted_at="2026-08-03T09:15:00+00:00",
+    )
+    page = cambium.knowledge_page({"team": document(item)})
+    assert f"\n  gotcha · {words} · recalls 7 · promoted 2026-08-03\n" in page
+
+
+def test_an_entry_shows_its_body_reason_example_and_premise():
+    item = note(
+        "k-1",
+        "First line.\nSecond line.\n\nThird.",
+        why="Because.",
+        example="Here.",
+        valid_while="while on 14",
+    )
+    page = cambium.knowledge_page({"local": document(item)})
+    assert page.endswith(
+        "- **First line.**\\\n  note · manual capture · recalls 0\n\n  Second line.\n\n  Third.\n"
+        "\n  Why: Because.\n\n  For example: Here.\n\n  While: while on 14\n"
+    )
+
+
+def test_deprecated_items_are_not_on_the_page():
+    page = cambium.knowledge_page({"team": document(note("k-1", status="deprecated"))})
+    assert "Bound every queue." not in page
+    assert page.endswith("## Team\n\nNothing yet.\n")
+
+
+def test_mojibake_of_other_clients_is_repaired_on_the_page():
+    by_another = cambium.Document([cambium.Entry(note("k-1", "Cut over â€” slowly").to_json())])
+    assert "**Cut over — slowly**" in cambium.knowledge_page({"team": by_another})
+
+
+HOSTILE = [
+    ("<script>alert(1)</script>", "&lt;script&gt;alert(1)&lt;/script&gt;"),
+    ("</script><img src=x onerror=alert(1)>", "&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;"),
+    ("<!-- hidden", "&lt;!-- hidden"),
+    ("&lt;b&gt; &amp;", "&amp;lt;b&amp;gt; &amp;amp;"),
+    ("**bold** and *it*", r"\*\*bold\*\* and \*it\*"),
+    ("__bold__ and _it_", r"\_\_bold\_\_ and \_it\_"),
+    ("snake_case_name", "snake_case_name"),
+    ("~~gone~~", r"\~\~gone\~\~"),
+    ("`code` ```fence", r"\`code\` \`\`\`fence"),
+    ("[link](javascript:alert(1))", r"\[link\](javascript:alert(1))"),
+    ("![image](https://x.test/p.png)", r"!\[image\](https&#58;//x.test/p.png)"),
+    ("[ref]: https://x.test", r"\[ref\]: https&#58;//x.test"),
+    ("www.x.test and http://x.test", "www&#46;x.test and http&#58;//x.test"),
+    ("HTTPS://X.TEST and Ftp://x.test", "HTTPS&#58;//X.TEST and Ftp&#58;//x.test"),
+    ("# heading", r"\# heading"),
+    ("===", r"\==="),
+    ("- item", r"\- item"),
+    ("+ item", r"\+ item"),
+    ("1. item", r"1\. item"),
+    ("12) item", r"12\) item"),
+    ("> quote", "&gt; quote"),
+    ("| a | b |", r"\| a \| b \|"),
+    ("a\\*b", r"a\\\*b"),
+    ("back\\", "back\\\\"),
+]
+
+
+@pytest.mark.parametrize(("text", "shown"), HOSTILE)
+def test_hostile_text_is_shown_and_never_comes_to_life(text, shown):
+    item = note("k-1", f"Title\n{text}", why=text, example=text, valid_while=text)
+    page = cambium.knowledge_page({"org": document(item)})
+    entry = page[page.index("- **Title") :].splitlines()
+    bodies = [line.removeprefix("  ") for line in entry[3::2]]
+    assert bodies == [shown, f"Why: {shown}", f"For example: {shown}", f"While: {shown}"]
+
+
+@pytest.mark.parametrize("address", ["ana@x.test", "mailto:ana@x.test", "xmpp:ana@x.test"])
+def test_no_address_becomes_a_link(address):
+    page = cambium.knowledge_page({"org": document(note("k-1", f"Ask {address} first"))})
+    assert address not in page
+
+
+def test_hostile_names_stay_in_their_place():
+    item = note(
+        "k-1",
+        "a\n\n\n## Team",
+        project="p\n# x <b>",
+        kind="k\n- y",
+        source=cambium.Source("s\n# z", "r`"),
+    )
+    lines = cambium.knowledge_page({"org": document(item)}).splitlines()
+    assert [line for line in lines if line.startswith(("#", "-"))] == [
+        "# Knowledge",
+        "## Org",
+        "### p # x &lt;b&gt;",
+        "- **a**\\",
+    ]
+    assert "  k - y · s # z r\\` · recalls 0" in lines
+
+
+# ── Registry ────────────────────────────────────────────────────────────────
+
+PARAMETERS = {
+    "capture": {
+        "content": ...,
+        "type": "memory",
+        "kind": "note",
+        "why": "",
+        "tags": "",
+        "valid_while": "",
+    },
+    "record_need": {"content": ..., "why": "", "tags": ""},
+    "distill": {"backfill": False, "board_repo": ""},
+    "import_memory": {"source": ..., "path": ...},
+    "recall": {"query": ..., "scope": "auto", "limit": 5, "as_of": ""},
+    "endorse": {"item_id": ..., "note": ""},
+    "promote": {"item_id": "", "to_scope": "", "force": False, "org_content": ""},
+    "generalize": {"item_id": ..., "org_content": "", "note": ""},
+    "verify_entry": {"item_id": ..., "note": ""},
+    "deprecate": {"item_id": ..., "reason": ""},
+    "stale_report": {"project": "", "older_than_days": 0},
+    "review_promotions": {},
+    "export_markdown": {"scope": "org"},
+    "session_primer": {"limit": 8},
+    "setup": {
+        "project_repo": ...,
+        "agent_id": ...,
+        "org_repo": "",
+        "org_pr": False,
+        "team_branch": "",
+    },
+    "status": {},
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_a_tool_takes_the_parameters_of_the_contract_in_their_order(name):
+    taken = [(p.name, ... if p.required else p.default) for p in cambium.TOOLS[name].parameters]
+    assert taken == list(PARAMETERS[name].items())
+
+
+@pytest.mark.parametrize("name", cambium.TOOLS)
+def test_a_tool_is_titled_hinted_and_described(name):
+    tool = cambium.TOOLS[name]
+    about = " ".join((tool.fn.__doc__ or "").split())
+    assert tool.title
+    assert 40 <= len(about) <= 600
+    assert {key: type(value) for key, value in tool.hints.items()} == dict.fromkeys(
+        ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"), bool
+    )
+    assert [p.name for p in tool.parameters if len(p.about) < 10] == []
+
+
+def test_the_hints_tell_readers_from_writers():
+    reads = {name for name, tool in cambium.TOOLS.items() if tool.hints["readOnlyHint"]}
+    destroys = {name for name, tool in cambium.TOOLS.items() if tool.hints["destructiveHint"]}
+    assert reads & PARAMETERS.keys() == {"session_primer", "stale_report", "status"}
+    assert destroys & PARAMETERS.keys() == {"deprecate"}
+    assert not any(tool.hints["openWorldHint"] for tool in cambium.TOOLS.values())
+
+
+def parameter(tool: str, name: str) -> cambium.Parameter:
+    [found] = [each for each in cambium.TOOLS[tool].parameters if each.name == name]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("tool", "name", "sent", "meant"),
+    [
+        ("recall", "limit", "5", 5),
+        ("recall", "limit", " 7 ", 7),
+        ("recall", "limit", 3.0, 3),
+        ("recall", "limit", 1e9, 1_000_000_000),
+        ("recall", "limit", "1e9", 1_000_000_000),
+        ("recall", "limit", None, 5),
+        ("recall", "limit", "", 5),
+        ("recall", "scope", "TEAM ", "team"),
+        ("recall", "scope", None, "auto"),
+        ("recall", "query", 404, "404"),
+        ("capture", "type", "Skill", "skill"),
+        ("capture", "tags", ["a", "b"], "a, b"),
+        ("capture", "tags", None, ""),
+        ("promote", "force", "true", True),
+        ("promote", "force", "No", False),
+        ("promote", "force", None, False),
+        ("promote", "to_scope", None, ""),
+        ("promote", "to_scope", " Org", "org"),
+        ("stale_report", "older_than_days", "30", 30),
+    ],
+)
+def test_an_argument_is_understood_as_it_was_meant(tool, name, sent, meant):
+    understood = parameter(tool, name).check(sent)
+    assert (understood, type(understood)) == (meant, type(meant))
+
+
+@pytest.mark.parametrize(
+    ("tool", "name", "sent", "words"),
+    [
+        ("recall", "scope", "moon", ["'moon'", "'auto'", "'local'", "'team'", "'org'"]),
+        ("recall", "limit", "many", ["limit='many'", "int"]),
+        ("recall", "limit", float("nan"), ["limit=nan"]),
+        ("recall", "limit", float("inf"), ["limit=inf"]),
+        ("recall", "limit", [5], ["limit=[5]"]),
+        ("recall", "query", {"a": 1}, ["query=", "A few words"]),
+        ("recall", "query", None, ["query=None"]),
+        ("capture", "type", "fact", ["'memory'", "'need'", "'skill'"]),
+        ("promote", "force", "maybe", ["force='maybe'"]),
+        ("export_markdown", "scope", "moon", ["'org'", "'all'"]),
+    ],
+)
+def test_an_argument_that_means_nothing_is_refused_with_what_is_allowed(tool, name, sent, words):
+    told = refused(parameter(tool, name).check, sent)
+    assert [word for word in words if word not in told] == []
+
+
+def test_a_missing_argument_is_named():
+    told = refused(cambium.TOOLS["import_memory"].call, {"source": "json"})
+    assert told.startswith("import_memory needs path\nFix: ")
+
+
+@pytest.mark.parametrize(
+    ("sent", "stored"),
+    [
+        ('["a", "b c"]', ["a", "b c"]),
+        (["a", "b c"], ["a", "b c"]),
+        ("a, b c", ["a", "b c"]),
+        ("a b", ["a", "b"]),
+        (None, []),
+    ],
+)
+def test_tags_arrive_in_whatever_form_a_client_sends(alone, sent, stored):
+    told = cambium.TOOLS["capture"].call({"content": "Bound every queue.", "tags": sent})
+    assert told["status"] == "captured"
+    assert [item["tags"] for item in local_items(alone)] == [stored]
+
+
+def test_a_huge_limit_is_as_much_as_there_may_be(alone):
+    for n in range(30):
+        captured(f"Queue number {n} needs a bound")
+    told = cambium.TOOLS["recall"].call({"query": "queue bound", "limit": 1e9})
+    assert (len(told["results"]), told["more"]) == (25, 5)
+
+
+# ── Tools: what every one of them does ──────────────────────────────────────
+
+ANSWERS = {
+    "capture": ({"content": "A new fact"}, {"status", "item"}),
+    "record_need": ({"content": "A new want"}, {"status", "item"}),
+    "distill": (
+        {},
+        {
+            "status",
+            "warnings",
+            "new_items",
+            "released_captured",
+            "release_capture",
+            "resynced",
+            "stale_promoted",
+            "verification_prompt",
+            "items",
+            "sources",
+        },
+    ),
+    "import_memory": (
+        {"source": "json", "path": "{export}"},
+        {"status", "source", "scope", "imported", "skipped", "duplicates", "items"},
+    ),
+    "recall": ({"query": "queue"}, {"query", "results", "top_relevance", "freshness"}),
+    "endorse": ({"item_id": "{item}"}, {"status", "scope", "item"}),
+    "promote": ({"item_id": "{item}"}, {"status", "to", "item"}),
+    "generalize": (
+        {"item_id": "{item}", "org_content": "Bound it."},
+        {"status", "scope", "content"},
+    ),
+    "verify_entry": ({"item_id": "{item}"}, {"status", "scope", "last_verified", "item"}),
+    "stale_report": ({}, {"count", "never_verified", "entries"}),
+    "review_promotions": (
+        {},
+        {
+            "threshold",
+            "eligible_for_team",
+            "eligible_for_org",
+            "org_prs_pending",
+            "org_needs_generalization",
+            "org_configured",
+        },
+    ),
+    "export_markdown": ({}, {"status", "published", "markdown"}),
+    "session_primer": ({}, {"project", "known_items", "known", "check_assumptions"}),
+    "setup": (
+        {"project_repo": "{repo}", "agent_id": "ana"},
+        {"status", "config_file", "wrote", "scaffolded", "gitignored", "state"},
+    ),
+    "status": (
+        {},
+        {
+            "configured",
+            "me",
+            "project",
+            "config_source",
+            "gaps",
+            "scopes",
+            "imported",
+            "substrates",
+        },
+    ),
+    "deprecate": ({"item_id": "{item}"}, {"status", "scope", "item"}),
+}
+
+
+def test_every_answer_carries_the_keys_of_the_contract(team):
+    Path("export.json").write_text('[{"content": "one"}]')
+    there = {"item": on_team("Bound every queue."), "repo": team.ana}
+    there["export"] = Path("export.json").resolve()
+    lacking = {}
+    for name, (sent, keys) in ANSWERS.items():
+        told = cambium.TOOLS[name].call({key: text.format(**there) for key, text in sent.items()})
+        lacking[name] = keys - told.keys()
+    assert lacking == {name: set() for name in PARAMETERS}
+
+
+def test_a_result_of_recall_carries_the_keys_of_the_contract(team):
+    item_id = on_team(
+        "Bound every queue.", "true everywhere", valid_while="while it rains", tags="a"
+    )
+    cambium.promote(item_id, to_scope="org", org_content="Bound queues and pools.")
+    [result] = cambium.recall("queue pool")["results"]
+    assert picked(result, "scope", "id", "type", "kind", "content", "why", "tags", "project") == {
+        "scope": "org",
+        "id": item_id,
+        "type": "memory",
+        "kind": "note",
+        "content": "Bound queues and pools.",
+        "why": "",
+        "tags": ["a"],
+        "project": "ana",
+    }
+    assert picked(result, "example", "endorsed_as", "valid_while", "relevance") == {
+        "example": "Bound every queue.",
+        "endorsed_as": ["true everywhere"],
+        "valid_while": "while it rains",
+        "relevance": 1.0,
+    }
+    assert {"trust", "source", "last_verified"} <= result.keys()
+
+
+@pytest.mark.parametrize("name", [name for name in PARAMETERS if name != "setup"])
+def test_an_unconfigured_tool_answers_with_the_way_out_and_writes_nothing(name, tmp_path):
+    before = bytes_below(tmp_path)
+    required = {p.name: "x" for p in cambium.TOOLS[name].parameters if p.required}
+    told = cambium.TOOLS[name].call(required)
+    assert picked(told, "configured", "me", "project", "next_step") == {
+        "configured": False,
+        "me": None,
+        "project": None,
+        "next_step": 'setup(project_repo="/abs/path/to/your/clone", agent_id="your-id")',
+    }
+    assert [gap["setting"] for gap in told["gaps"]] == [
+        "CAMBIUM_REPO",
+        "CAMBIUM_AGENT_ID",
+        "CAMBIUM_ORG_REPO",
+    ]
+    assert all(gap["cost"] and gap["fix"].startswith("setup(") for gap in told["gaps"])
+    assert bytes_below(tmp_path) == before
+
+
+def test_a_repository_that_was_never_set_up_is_offered_and_not_adopted(team, monkeypatch):
+    team.setenv("CAMBIUM_REPO", "")
+    monkeypatch.chdir(team.ana / "src")
+    told = cambium.TOOLS["capture"].call({"content": "private"})
+    assert told["next_step"] == f'setup(project_repo="{team.ana}", agent_id="ana")'
+    assert git(team.ana, "status", "--porcelain", "--ignored") == ""
+
+
+def test_without_setup_the_first_write_keeps_the_store_out_of_git(alone):
+    captured("Bound every queue.")
+    assert git(alone, "status", "--porcelain") == ""
+    assert not (alone / ".gitignore").exists()
+    lines = (alone / ".git" / "info" / "exclude").read_text().splitlines()
+    assert lines.count("/.cambium/") == 1
+
+
+def test_a_capture_keeps_what_it_was_told(alone):
+    told = cambium.capture(
+        "How to release", "skill", "runbook", "It hurt.", "ops, release", "while on 14"
+    )
+    [item] = local_items(alone)
+    assert picked(item, *PLAIN, "valid_while", "created_by", "project", "status") == {
+        "type": "skill",
+        "kind": "runbook",
+        "content": "How to release",
+        "why": "It hurt.",
+        "tags": ["ops", "release"],
+        "source": {"system": "manual", "ref": ""},
+        "scope": "local",
+        "valid_while": "while on 14",
+        "created_by": "ana",
+        "project": "heronry",
+        "status": "active",
+    }
+    assert (told["status"], told["item"]["id"]) == ("captured", item["id"])
+
+
+def test_a_need_is_an_item_of_its_own_type(alone):
+    cambium.record_need("Seed data for staging", "Demos fail.", "staging")
+    [item] = local_items(alone)
+    assert picked(item, "type", "kind", "content", "why", "tags") == {
+        "type": "need",
+        "kind": "need",
+        "content": "Seed data for staging",
+        "why": "Demos fail.",
+        "tags": ["staging"],
+    }
+
+
+def test_a_capture_says_what_the_stores_nearly_say_already(team):
+    known = on_team("Bound every queue, so that back pressure stays visible")
+    told = cambium.capture("Bound every queue so that back pressure stays visible!")
+    assert [picked(row, "id", "scope") for row in told["similar"]] == [
+        {"id": known, "scope": "team"}
+    ]
+    assert "similar" not in cambium.capture("Name every thread")
+
+
+@pytest.mark.parametrize("content", ["", "  \n ", "\u200b"])
+def test_an_empty_capture_is_refused(alone, content):
+    assert refused(cambium.capture, content).startswith("content is empty\nFix: ")
+    assert local_items(alone) == []
+
+
+BY_ID = ["endorse", "verify_entry", "deprecate", "promote", "generalize"]
+
+
+@pytest.mark.parametrize("name", BY_ID)
+def test_an_id_matches_exactly_or_names_where_it_was_sought(alone, name):
+    item_id = captured("Bound every queue.")
+    before = bytes_below(alone)
+    for other in (item_id[:-1], f"{item_id}0", item_id.upper(), f" {item_id}", "k-*", "../x"):
+        with pytest.raises(cambium.NotFound) as error:
+            cambium.TOOLS[name].fn(other)
+        assert str(error.value) == (
+            f"no item {other!r} in local, team\nFix: recall() lists the ids"
+        )
+    assert bytes_below(alone) == before
+
+
+def test_with_an_org_an_unknown_id_was_sought_there_too(team):
+    assert refused(cambium.endorse, "k-9").startswith("no item 'k-9' in local, team, org\n")
+
+
+# ── Tools: recall and trust ─────────────────────────────────────────────────
+
+
+def test_recall_says_when_nothing_is_known(alone):
+    captured("Pin the compiler version in the build image")
+    told = cambium.recall("kubernetes ingress certificate rotation")
+    assert picked(told, "results", "top_relevance", "no_confident_match") == {
+        "results": [],
+        "top_relevance": 0.0,
+        "no_confident_match": True,
+    }
+    assert "capture()" in told["guidance"]
+
+
+def test_a_confident_answer_says_nothing_of_doubt(alone):
+    captured("Pin the compiler version in the build image")
+    told = cambium.recall("compiler version")
+    assert {"no_confident_match", "guidance", "more"} & told.keys() == set()
+    assert told["top_relevance"] == told["results"][0]["relevance"] == 1.0
+
+
+def recalls_of(item_id: str) -> int:
+    """How often an item counts as recalled, as recall itself tells it."""
+    told = cambium.session_primer()["known"]
+    assert item_id in ids(told)
+    document = cambium.here().scopes.counted(cambium.here().scopes.read())
+    return sum(doc.get(item_id).trust.recalls for doc in document.values() if doc.get(item_id))
+
+
+def test_only_a_confident_recall_earns_credit(alone):
+    item_id = captured("Pin the compiler version in the build image")
+    assert cambium.recall("compiler zorblax flumph quuxorama")["no_confident_match"]
+    assert recalls_of(item_id) == 0
+    cambium.recall("compiler version")
+    assert recalls_of(item_id) == 1
+
+
+def test_a_daily_credit_counts_one_recall_of_an_agent_and_day(alone, monkeypatch):
+    monkeypatch.setenv("CAMBIUM_RECALL_CREDIT", "daily")
+    item_id = captured("Pin the compiler version in the build image")
+    for agent in ("ana", "ana", "ben", "ana", "ben"):
+        monkeypatch.setenv("CAMBIUM_AGENT_ID", agent)
+        cambium.recall("compiler version")
+    assert recalls_of(item_id) == 2
+
+
+def test_three_recalls_make_a_local_item_ready_for_the_team(team):
+    item_id = captured("Bound every queue.")
+    for _ in range(2):
+        cambium.recall("bound queue")
+    assert cambium.promote()["status"] == "none_eligible"
+    cambium.recall("bound queue")
+    assert ids(cambium.promote()["items"]) == {item_id}
+    assert ids(items_on(team.hub)) == {item_id}
+
+
+def test_the_number_of_recalls_that_is_enough_is_a_setting(team):
+    team.setenv("CAMBIUM_PROMOTE_RECALLS", "1")
+    item_id = captured("Bound every queue.")
+    cambium.recall("bound queue")
+    assert ids(cambium.promote()["items"]) == {item_id}
+
+
+def test_a_recall_needs_a_query(alone):
+    assert refused(cambium.recall, "  ") == (
+        "query is empty\nFix: say in a few words what you need to know"
+    )
+
+
+def test_recall_in_one_scope_answers_from_that_scope(team):
+    there, here = on_team("Bound every queue."), captured("Bound every thread pool queue.")
+    found = {
+        scope: ids(cambium.recall("queue", scope=scope)["results"]) for scope in ("local", "team")
+    }
+    assert found == {"local": {here}, "team": {there}}
+    assert cambium.recall("queue", scope="org")["no_confident_match"]
+
+
+def written(path: Path, *items: cambium.Item) -> None:
+    """A knowledge.json as another client of the format writes it."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"items": [item.to_json() for item in items]}), encoding="utf-8")
+
+
+def test_recall_as_of_a_date_answers_from_the_stores_as_they_were(team, monkeypatch):
+    hub = team.hub
+    git(hub.parent, "clone", "-q", str(hub), "past")
+    git(hub.parent / "past", "checkout", "-q", "--orphan", "cambium")
+    for day, text in (("2026-05-01", "Bound every queue."), ("2026-06-01", "Never bound a queue.")):
+        monkeypatch.setenv("GIT_COMMITTER_DATE", f"{day}T12:00:00Z")
+        written(hub.parent / "past" / "knowledge.json", note("k-1", text, scope="team"))
+        git(hub.parent / "past", "add", "knowledge.json")
+        git(hub.parent / "past", "commit", "-q", "-m", day)
+    git(hub.parent / "past", "push", "-q", "origin", "cambium")
+
+    def said(as_of):
+        return contents(cambium.recall("bound queue", as_of=as_of)["results"])
+
+    assert said("2026-04-30") == []
+    assert said("1960-01-01") == []
+    assert said("2026-05-01") == said("2026-06-01T11:59:00Z") == ["Bound every queue."]
+    assert said("2026-06-01") == said("2999-01-01") == said("") == ["Never bound a queue."]
+
+
+def test_recall_as_of_names_the_commits_it_read_and_earns_nothing(team):
+    item_id = on_team("Bound every queue.")
+    told = cambium.recall("bound queue", as_of=cambium.stamp(cambium.now()))
+    assert ids(told["results"]) == {item_id}
+    assert told["as_of"] == {
+        "team": git(team.hub, "rev-parse", "cambium"),
+        "org": git(team.org_hub, "rev-parse", "main"),
+    }
+    assert recalls_of(item_id) == 0
+
+
+def test_a_date_that_is_none_is_refused(alone):
+    assert refused(cambium.recall, "queue", as_of="last week") == (
+        "as_of='last week' is not a date\nFix: give a date such as 2026-07-01"
+    )
+
+
+def test_recall_stays_bounded_whatever_the_items_hold(team):
+    long = "queue " + "x" * 100_000
+    notes = tuple(cambium.Endorsement("ana", "2026-08-03", f"{n} {long}") for n in range(3))
+    big = [
+        note(
+            f"k-{n:04}",
+            long,
+            why=long,
+            example=long,
+            valid_while=long,
+            tags=tuple(f"{n}{long}" for n in range(3)),
+            kind=long,
+            project=long,
+            source=cambium.Source(long, long),
+            trust=cambium.Trust(1, notes, (long, long)),
+        )
+        for n in range(20)
+    ]
+    many = [note(f"k-m{n}", f"queue number {n}") for n in range(2_000)]
+    written(team.ana / ".cambium" / "knowledge.json", *big, *many)
+    told = cambium.recall("queue", limit=25)
+    assert len(told["results"]) == 25
+    assert len(json.dumps(told)) < 20_000
+
+
+def test_recall_of_the_longest_texts_is_cut_and_says_how_much_is_missing(alone):
+    long = [note(f"k-{n}", f"queue {n} " + "word " * 19_000, why="as " * 30_000) for n in range(5)]
+    written(alone / ".cambium" / "knowledge.json", *long)
+    told = cambium.recall("queue word")
+    assert len(told["results"]) == 5
+    assert len(json.dumps(told)) < 20_000
+    assert all("more characters]" in result["content"] for result in told["results"])
+
+
+# ── Tools: local to team ────────────────────────────────────────────────────
+
+
+def tip(hub: Path, branch: str) -> str:
+    return git(hub, "rev-parse", "--verify", f"refs/heads/{branch}")
+
+
+def commits(hub: Path, branch: str) -> int:
+    return int(git(hub, "rev-list", "--count", branch))
+
+
+def refusing(hub: Path, words: str = "frozen for audit") -> Path:
+    """Make a remote refuse every push, with its own words; remove the file and it takes them."""
+    hook = hub / "hooks" / "pre-receive"
+    hook.write_text(f"#!/bin/sh\necho '{words}' >&2\nexit 1\n")
+    hook.chmod(0o755)
+    return hook
+
+
+def counting(hub: Path) -> Callable[[], int]:
+    """Count the pushes a remote takes from now on."""
+    hook, log = hub / "hooks" / "post-receive", hub / "pushes"
+    hook.write_text("#!/bin/sh\ncat >> pushes\n")
+    hook.chmod(0o755)
+    return lambda: len(log.read_text().splitlines()) if log.exists() else 0
+
+
+def test_an_endorsed_item_moves_to_the_team_and_leaves_local(team):
+    item_id = captured("Bound every queue.", why="It hid back pressure.", tags="queues")
+    cambium.endorse(item_id, "true everywhere")
+    told = cambium.promote(item_id)
+    [item] = items_on(team.hub)
+    assert picked(told, "status", "to", "items") == {
+        "status": "promoted",
+        "to": "team",
+        "items": [{"id": item_id, "kind": "note", "content": "Bound every queue."}],
+    }
+    assert told["item"]["id"] == item_id
+    assert picked(item, "id", "scope", "content", "why", "tags", "project", "status") == {
+        "id": item_id,
+        "scope": "team",
+        "content": "Bound every queue.",
+        "why": "It hid back pressure.",
+        "tags": ["queues"],
+        "project": "ana",
+        "status": "active",
+    }
+    assert local_items(team.ana) == []
+
+
+def test_a_promotion_is_a_verification(team):
+    on_team("Bound every queue.")
+    [item] = items_on(team.hub)
+    age = datetime.now(timezone.utc) - datetime.fromisoformat(item["last_verified"])
+    assert timedelta(0) <= age < timedelta(minutes=5)
+
+
+def test_an_item_nobody_used_or_vouched_for_is_not_eligible(team):
+    item_id = captured("Bound every queue.")
+    assert cambium.promote(item_id) == {
+        "status": "not_eligible",
+        "id": item_id,
+        "detail": "it has 0 of 3 recalls and no endorsement",
+        "next": f'endorse("{item_id}", note="why you vouch for it")',
+    }
+    assert ids(local_items(team.ana)) == {item_id}
+    assert cambium.promote(item_id, force=True)["status"] == "promoted"
+
+
+def test_a_deprecated_item_is_not_promoted_even_by_force(team):
+    item_id = captured("Bound every queue.")
+    cambium.endorse(item_id)
+    cambium.deprecate(item_id, "it was slow")
+    assert cambium.promote(item_id, force=True)["status"] == "not_eligible"
+    assert cambium.promote()["status"] == "none_eligible"
+
+
+def test_many_items_are_one_commit_and_one_push(team):
+    on_team("The branch exists already.")
+    chosen = {captured(f"Fact number {n}") for n in range(7)}
+    captured("Not ready")
+    for item_id in chosen:
+        cambium.endorse(item_id)
+    before, pushes = commits(team.hub, "cambium"), counting(team.hub)
+    assert ids(cambium.promote()["items"]) == chosen
+    assert (commits(team.hub, "cambium") - before, pushes()) == (1, 1)
+
+
+def test_promoting_twice_is_harmless(team):
+    item_id = on_team("Bound every queue.")
+    before = tip(team.hub, "cambium")
+    told = cambium.promote(item_id)
+    assert picked(told, "status", "to", "detail") == {
+        "status": "promoted",
+        "to": "team",
+        "detail": "already in team",
+    }
+    assert tip(team.hub, "cambium") == before
+
+
+def test_when_the_push_is_refused_the_local_copy_stays(team):
+    on_team("The branch exists already.")
+    item_id, hook = captured("Must not vanish"), refusing(team.hub)
+    cambium.endorse(item_id)
+    told = refused(cambium.promote, item_id)
+    assert "frozen for audit" in told
+    assert "nothing was written" in told
+    assert ids(local_items(team.ana)) == {item_id}
+    hook.unlink()
+    assert cambium.promote(item_id)["status"] == "promoted"
+    assert item_id in ids(items_on(team.hub))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda item_id: cambium.endorse(item_id, "said meanwhile"),
+        lambda item_id: cambium.verify_entry(item_id, "said meanwhile"),
+        lambda item_id: cambium.deprecate(item_id, "said meanwhile"),
+    ],
+    ids=["endorsed", "verified", "deprecated"],
+)
+def test_what_is_said_of_an_item_while_it_moves_is_not_lost(team, monkeypatch, change):
+    item_id, enter_all = captured("Bound every queue."), cambium.enter_all
+    cambium.endorse(item_id, "first")
+    rivals = iter([change])
+
+    def enter_late(*given, **more):
+        for rival in rivals:
+            rival(item_id)
+        return enter_all(*given, **more)
+
+    monkeypatch.setattr(cambium, "enter_all", enter_late)
+    cambium.promote(item_id)
+    cambium.review_promotions()
+    assert "said meanwhile" in json.dumps([local_items(team.ana), items_on(team.hub)])
+
+
+def test_what_is_said_of_a_team_item_while_it_moves_to_the_org_is_not_lost(team, monkeypatch):
+    item_id, enter_all = on_team("Bound every queue."), cambium.enter_all
+    rivals = iter([partial(cambium.endorse, item_id, "said meanwhile")])
+
+    def enter_late(*given, **more):
+        for rival in rivals:
+            rival()
+        return enter_all(*given, **more)
+
+    monkeypatch.setattr(cambium, "enter_all", enter_late)
+    cambium.promote(item_id, to_scope="org")
+    cambium.review_promotions()
+    assert "said meanwhile" in json.dumps([items_on(team.hub), items_on(team.org_hub, "main")])
+
+
+@contextlib.contextmanager
+def dying_at(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[None]:
+    """The process ends where it would call this function of the module."""
+
+    def die(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as here:
+        here.setattr(cambium, name, die)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+
+
+@pytest.mark.parametrize("call", ["promote", "review_promotions", "distill"])
+def test_a_promotion_that_died_before_the_local_copy_went_is_finished_later(
+    team, monkeypatch, call
+):
+    item_id = captured("Bound every queue.")
+    cambium.endorse(item_id)
+    with dying_at(monkeypatch, "remove_unchanged"):
+        cambium.promote(item_id)
+    assert ids(local_items(team.ana)) == ids(items_on(team.hub)) == {item_id}
+    cambium.TOOLS[call].call({})
+    assert local_items(team.ana) == []
+    assert [len(item["trust"]["endorsements"]) for item in items_on(team.hub)] == [1]
+
+
+@pytest.fixture
+def twins(team: People) -> People:
+    """Ben's clone has the same name as ana's, as clones of one project have: one project label."""
+    (team.hub.parent / "desk").mkdir()
+    team.ben = clone(team.hub, team.hub.parent / "desk" / team.ana.name)
+    return team
+
+
+def distilled_and_endorsed(team: People, who: str, recalls: int) -> str:
+    """One person's copy of the decision both have, recalled and vouched for; its id."""
+    team.become(who)
+    context(getattr(team, who), decisions=[decided()])
+    cambium.distill()
+    [item_id] = ids(local_items(getattr(team, who)))
+    for _ in range(recalls):
+        cambium.recall("WAL mode", scope="local")
+    cambium.endorse(item_id, f"{who} vouches")
+    return item_id
+
+
+def test_two_teammates_who_distill_one_source_make_one_team_item(twins):
+    first = distilled_and_endorsed(twins, "ana", 2)
+    cambium.promote(first)
+    second = distilled_and_endorsed(twins, "ben", 3)
+    told = cambium.promote(second)
+    [item] = items_on(twins.hub)
+    assert (item["id"], item["trust"]["recalls"]) == (first, 5)
+    assert [each["note"] for each in item["trust"]["endorsements"]] == [
+        "ana vouches",
+        "ben vouches",
+    ]
+    assert told["merged"] == [{"id": second, "into": first}]
+    assert local_items(twins.ben) == []
+
+
+def test_a_copy_that_joined_an_older_one_is_counted_once_however_often_it_is_tried(
+    twins, monkeypatch
+):
+    cambium.promote(distilled_and_endorsed(twins, "ana", 2))
+    second = distilled_and_endorsed(twins, "ben", 3)
+    with dying_at(monkeypatch, "remove_unchanged"):
+        cambium.promote(second)
+    cambium.promote()
+    [item] = items_on(twins.hub)
+    assert (item["trust"]["recalls"], len(item["trust"]["endorsements"])) == (5, 2)
+    assert local_items(twins.ben) == []
+
+
+def test_what_the_team_retired_does_not_come_back(twins):
+    first = distilled_and_endorsed(twins, "ana", 0)
+    cambium.promote(first)
+    second = distilled_and_endorsed(twins, "ben", 0)
+    cambium.deprecate(first, "it was slow")
+    told = cambium.promote(second)
+    assert picked(told, "status", "items", "retired_there") == {
+        "status": "not_eligible",
+        "items": [],
+        "retired_there": [{"id": second, "into": first, "reason": "it was slow"}],
+    }
+    assert [(item["id"], item["status"]) for item in items_on(twins.hub)] == [(first, "deprecated")]
+
+
+def test_a_source_that_already_reached_the_org_merges_there(twins):
+    first = distilled_and_endorsed(twins, "ana", 2)
+    cambium.promote(first)
+    cambium.promote(first, to_scope="org")
+    second = distilled_and_endorsed(twins, "ben", 3)
+    cambium.promote(second)
+    cambium.promote(second, to_scope="org")
+    cambium.promote(second, to_scope="org")
+    [item] = items_on(twins.org_hub, "main")
+    assert (item["id"], item["trust"]["recalls"]) == (first, 5)
+    assert items_on(twins.hub) == []
+
+
+def test_unknown_keys_and_items_of_other_clients_survive_our_writes(team):
+    item_id = on_team("Bound every queue.")
+    odd = [
+        {"id": "k-7", "content": "theirs", "x": {"y": [1]}},
+        {"no": "id"},
+        "text",
+        None,
+        {"id": 7},
+    ]
+    trust = {"recalls": 0, "endorsements": [{"by": "x", "sig": "s"}], "projects": [], "score": 0.5}
+
+    def theirs(items):
+        items[0] |= {"x_review": {"by": "them"}, "trust": trust}
+        items += odd
+
+    by_hand(team.hub, "cambium", theirs)
+    cambium.endorse(item_id, "still true")
+    ours, *rest = items_on(team.hub)
+    assert rest == odd
+    assert ours["x_review"] == {"by": "them"}
+    assert ours["trust"]["score"] == 0.5
+    assert ours["trust"]["endorsements"][0] == {"by": "x", "at": "", "note": "", "sig": "s"}
+    assert cambium.status()["scopes"]["team"] == {
+        "total": 2,
+        "by_type": {"memory": 2},
+        "malformed": 4,
+    }
+
+
+# ── Tools: team to org ──────────────────────────────────────────────────────
+
+BODY = "Append the row to billing_rollup.py before the sweep"
+RULE = "Record a regime boundary before any backfill."
+
+
+def on_org(content: str, rule: str = "the rule", **more: Any) -> str:
+    """Capture, endorse and promote all the way up, past the gate; the id."""
+    item_id = on_team(content, rule, **more)
+    assert cambium.promote(item_id, to_scope="org", force=True)["status"] == "promoted"
+    return item_id
+
+
+def test_org_takes_only_what_somebody_vouched_for_even_when_alone(team):
+    item_id = captured("Bound every queue.")
+    cambium.promote(item_id, force=True)
+    before = tip(team.org_hub, "main")
+    assert cambium.promote(item_id, to_scope="org") == {
+        "status": "not_eligible",
+        "id": item_id,
+        "detail": "org needs an endorsement, and it has none",
+        "next": f'endorse("{item_id}", note="the rule as every project should read it")',
+    }
+    assert tip(team.org_hub, "main") == before
+    assert cambium.promote(item_id, to_scope="org", force=True)["status"] == "promoted"
+
+
+def test_an_endorsed_rule_lands_in_the_org_and_leaves_the_team(team):
+    item_id, before = on_team("Bound every queue."), commits(team.org_hub, "main")
+    edited(team.hub, "cambium", item_id, last_verified="2020-01-01T00:00:00+00:00")
+    told = cambium.promote(item_id, to_scope="org")
+    [item] = items_on(team.org_hub, "main")
+    assert picked(told, "status", "to", "items") == {
+        "status": "promoted",
+        "to": "org",
+        "items": [{"id": item_id, "kind": "note", "content": "Bound every queue."}],
+    }
+    assert (item["id"], item["scope"], item["project"]) == (item_id, "org", "ana")
+    assert item["last_verified"] > "2021"
+    assert (commits(team.org_hub, "main") - before, items_on(team.hub)) == (1, [])
+    assert ids(cambium.recall("queue")["results"]) == {item_id}
+
+
+def test_an_org_promotion_commits_the_page_with_the_items(team):
+    on_org("Bound every queue.")
+    on_org("Name every thread.")
+    files = git(team.org_hub, "show", "--name-only", "--format=", "main").splitlines()
+    page = git(team.org_hub, "show", "main:KNOWLEDGE.md")
+    assert sorted(files) == ["KNOWLEDGE.md", "knowledge.json"]
+    assert ("Bound every queue." in page, "Name every thread." in page) == (True, True)
+    assert page + "\n" == cambium.export_markdown()["markdown"]
+
+
+def test_a_text_of_one_project_is_held_back_with_a_draft(team):
+    item_id, before = on_team(BODY, RULE), tip(team.org_hub, "main")
+    assert cambium.promote(item_id, to_scope="org") == {
+        "status": "not_generalized",
+        "id": item_id,
+        "content": BODY,
+        "project_local_signals": ["billing_rollup.py"],
+        "suggested_org_statement": RULE,
+        "next": f'promote("{item_id}", to_scope="org", org_content="{RULE}")',
+    }
+    assert tip(team.org_hub, "main") == before
+    assert ids(items_on(team.hub)) == {item_id}
+
+
+def test_org_content_is_the_rule_and_the_concrete_text_its_example(team):
+    item_id = on_team(BODY, RULE)
+    cambium.promote(item_id, to_scope="org", org_content=RULE)
+    [item] = items_on(team.org_hub, "main")
+    assert picked(item, "id", "content", "example") == {
+        "id": item_id,
+        "content": RULE,
+        "example": BODY,
+    }
+
+
+def test_org_content_passes_the_same_gate(team):
+    item_id = on_team(BODY, RULE)
+    told = cambium.promote(item_id, to_scope="org", org_content="See dec-014 in ana first")
+    assert picked(told, "status", "project_local_signals") == {
+        "status": "not_generalized",
+        "project_local_signals": ["dec-014", "ana"],
+    }
+    assert items_on(team.org_hub, "main") == []
+
+
+def test_org_content_without_the_org_is_a_mistake_that_is_named(team):
+    item_id = on_team(BODY, RULE)
+    told = refused(cambium.promote, item_id, org_content=RULE)
+    assert told.startswith('org_content goes with to_scope="org"\nFix: ')
+
+
+def test_force_ships_a_text_as_it_is(team):
+    item_id = on_org(BODY)
+    [item] = items_on(team.org_hub, "main")
+    assert (item["id"], item["content"], "example" in item) == (item_id, BODY, False)
+
+
+def test_a_local_item_reaches_the_org_by_way_of_the_team(team):
+    item_id = captured("Bound every queue.")
+    cambium.endorse(item_id)
+    told = cambium.promote(item_id, to_scope="org", force=True)
+    assert picked(told, "status", "next") == {
+        "status": "not_eligible",
+        "next": f'promote("{item_id}")',
+    }
+
+
+def test_what_is_in_the_org_already_is_said_to_be(team):
+    item_id = on_org("Bound every queue.")
+    before = tip(team.org_hub, "main")
+    told = cambium.promote(item_id, to_scope="org")
+    assert picked(told, "status", "to", "detail") == {
+        "status": "promoted",
+        "to": "org",
+        "detail": "already in org",
+    }
+    assert tip(team.org_hub, "main") == before
+
+
+def test_everything_ready_for_the_org_goes_in_one_commit_and_the_rest_is_told(team):
+    ready = {on_team(f"Rule number {n}") for n in range(3)}
+    held = on_team(BODY, RULE)
+    before, pushes = commits(team.org_hub, "main"), counting(team.org_hub)
+    told = cambium.promote(to_scope="org")
+    assert (told["status"], ids(told["items"])) == ("promoted", ready)
+    assert [row["id"] for row in told["not_generalized"]] == [held]
+    assert (commits(team.org_hub, "main") - before, pushes()) == (1, 1)
+    assert ids(items_on(team.hub)) == {held}
+    assert cambium.promote(to_scope="org")["status"] == "none_eligible"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        partial(cambium.promote, to_scope="org"),
+        partial(cambium.recall, "queue", scope="org"),
+        cambium.export_markdown,
+    ],
+    ids=["promote", "recall", "export_markdown"],
+)
+def test_without_an_org_repo_the_way_to_one_is_told(alone, call):
+    told = refused(call)
+    assert told.startswith("org scope is off")
+    assert f'setup(project_repo="{alone}", agent_id="ana", org_repo=' in told
+
+
+def test_solo_one_person_takes_a_local_item_to_the_org_and_vouches_by_it(team):
+    team.setenv("CAMBIUM_MODE", "solo")
+    item_id = captured("Bound every queue.")
+    assert cambium.promote(item_id, to_scope="org")["status"] == "promoted"
+    [item] = items_on(team.org_hub, "main")
+    assert (item["id"], [each["by"] for each in item["trust"]["endorsements"]]) == (
+        item_id,
+        ["ana"],
+    )
+    assert local_items(team.ana) == []
+
+
+def test_solo_does_not_open_the_wording_gate(team):
+    team.setenv("CAMBIUM_MODE", "solo")
+    item_id = captured(BODY)
+    assert cambium.promote(item_id, to_scope="org")["status"] == "not_generalized"
+    assert ids(local_items(team.ana)) == {item_id}
+
+
+def test_an_unendorsed_team_item_needs_no_second_voice_when_solo(team):
+    item_id = captured("Bound every queue.")
+    cambium.promote(item_id, force=True)
+    team.setenv("CAMBIUM_MODE", "solo")
+    cambium.promote(item_id, to_scope="org")
+    [item] = items_on(team.org_hub, "main")
+    assert len(item["trust"]["endorsements"]) == 1
+
+
+@pytest.mark.parametrize("call", ["promote", "review_promotions", "distill"])
+def test_a_team_copy_that_could_not_go_is_told_and_goes_with_the_next_call(team, call):
+    item_id, hook = on_team("Bound every queue."), refusing(team.hub)
+    told = cambium.promote(item_id, to_scope="org")
+    assert told["status"] == "promoted"
+    assert "frozen for audit" in json.dumps(told)
+    assert ids(items_on(team.org_hub, "main")) == ids(items_on(team.hub)) == {item_id}
+    hook.unlink()
+    cambium.TOOLS[call].call({})
+    assert items_on(team.hub) == []
+    assert ids(items_on(team.org_hub, "main")) == {item_id}
+
+
+def test_when_the_org_refuses_nothing_moves_and_its_words_are_told(team):
+    item_id, hook = on_team("Bound every queue."), refusing(team.org_hub)
+    assert "frozen for audit" in refused(cambium.promote, item_id, to_scope="org")
+    assert (items_on(team.org_hub, "main"), ids(items_on(team.hub))) == ([], {item_id})
+    hook.unlink()
+    assert cambium.promote(item_id, to_scope="org")["status"] == "promoted"
+
+
+def test_any_project_recalls_what_the_org_knows_and_moves_nothing(team):
+    item_id, before = on_org("Bound every queue.", "true everywhere"), tip(team.org_hub, "main")
+    team.become("ben")
+    [result] = cambium.recall("bound queue", scope="org")["results"]
+    assert (result["id"], result["endorsed_as"]) == (item_id, ["true everywhere"])
+    cambium.distill()
+    assert tip(team.org_hub, "main") == before
+
+
+# ── Tools: pull requests ────────────────────────────────────────────────────
+
+GH = """#!{python} -S
+import json, pathlib, sys
+home = pathlib.Path({home!r})
+store = home / "requests.json"
+requests = json.loads(store.read_text()) if store.exists() else []
+asked = dict(zip(sys.argv[3::2], sys.argv[4::2]))
+if (home / "closed").exists():
+    sys.exit("gh: please run: gh auth login")
+same = [each for each in requests if each["--head"] == asked["--head"] and not each["merged"]]
+if same:
+    sys.exit("a pull request for branch already exists:\\n" + same[0]["url"])
+number = len(requests) + 11
+asked |= {{"url": "https://forge.test/acme/knowledge/pull/%d" % number, "merged": False}}
+store.write_text(json.dumps([*requests, asked]))
+if (home / "close after one").exists():
+    (home / "close after one").rename(home / "closed")
+print("Creating pull request\\n" + asked["url"])
+"""
+
+
+@dataclass
+class Forge:
+    """A stand-in for gh and the reviewers behind it; what they do to branches is plain git."""
+
+    home: Path
+    hub: Path
+
+    @property
+    def requests(self) -> list[dict[str, Any]]:
+        store = self.home / "requests.json"
+        return list(json.loads(store.read_text())) if store.exists() else []
+
+    @property
+    def asked(self) -> list[tuple[str, str]]:
+        return [(each["--head"], each["--base"]) for each in self.requests]
+
+    @property
+    def branches(self) -> list[str]:
+        names = git(self.hub, "for-each-ref", "--format=%(refname:short)", "refs/heads")
+        return names.splitlines()
+
+    def settle(self, head: str) -> None:
+        done = [
+            each | {"merged": each["merged"] or each["--head"] == head} for each in self.requests
+        ]
+        (self.home / "requests.json").write_text(json.dumps(done))
+
+    def desk(self, branch: str = "main") -> Path:
+        """A reviewer's fresh clone."""
+        desk = Path(tempfile.mkdtemp(dir=self.home))
+        git(desk, "clone", "-q", "-b", branch, str(self.hub), ".")
+        return desk
+
+    def fits(self, head: str) -> bool:
+        """True when plain git merges a branch without a person's help."""
+        argv = ["git", "merge", "-q", "--no-commit", f"origin/{head}"]
+        return (
+            subprocess.run(argv, cwd=self.desk(), capture_output=True, check=False).returncode == 0
+        )
+
+    def land(self, head: str, *, squash: bool = False) -> None:
+        """Merge a pull request."""
+        desk = self.desk()
+        how = ["--squash"] if squash else ["--no-ff", "-m", "merged"]
+        git(desk, "merge", "-q", *how, f"origin/{head}")
+        git(desk, "commit", "-q", "--allow-empty", "-m", "land")
+        git(desk, "push", "-q", "origin", "main")
+        self.settle(head)
+
+    def drop(self, head: str) -> None:
+        """Delete a branch, its request merged or closed."""
+        git(self.hub, "update-ref", "-d", f"refs/heads/{head}")
+        self.settle(head)
+
+    def commit(self, branch: str, name: str, text: str) -> str:
+        """A reviewer's commit of one file to a branch; the commit."""
+        desk = self.desk(branch)
+        (desk / name).write_text(text, encoding="utf-8")
+        git(desk, "add", name)
+        git(desk, "commit", "-q", "-m", f"review: {name}")
+        git(desk, "push", "-q", "origin", branch)
+        return git(desk, "rev-parse", "HEAD")
+
+
+@pytest.fixture
+def forge(team: People, tmp_path: Path) -> Forge:
+    """Pull-request mode, with a gh first on PATH, and an org hub that takes no forced push."""
+    home = tmp_path / "forge"
+    home.mkdir()
+    (home / "gh").write_text(GH.format(python=sys.executable, home=str(home)))
+    (home / "gh").chmod(0o755)
+    git(team.org_hub, "config", "receive.denyNonFastForwards", "true")
+    team.setenv("PATH", f"{home}{os.pathsep}{os.environ['PATH']}")
+    team.setenv("CAMBIUM_ORG_PR", "1")
+    return Forge(home, team.org_hub)
+
+
+def waiting(content: str, note: str = "true everywhere") -> tuple[str, str]:
+    """A team item with an open pull request: its id and branch."""
+    item_id = on_team(content, note)
+    assert cambium.promote(item_id, to_scope="org")["status"] == "pr_opened"
+    return item_id, f"cambium/promote-{item_id}"
+
+
+def test_a_promotion_opens_a_pull_request_and_the_team_copy_waits(team, forge):
+    item_id, before = on_team("Bound every queue."), tip(team.org_hub, "main")
+    told = cambium.promote(item_id, to_scope="org")
+    url, head = "https://forge.test/acme/knowledge/pull/11", f"cambium/promote-{item_id}"
+    assert picked(told, "status", "to", "pr_url") == {
+        "status": "pr_opened",
+        "to": "org",
+        "pr_url": url,
+    }
+    assert (forge.asked, forge.branches) == ([(head, "main")], [head, "main"])
+    assert tip(team.org_hub, "main") == before
+    [proposed] = items_on(team.org_hub, head)
+    [kept] = items_on(team.hub)
+    assert (proposed["id"], proposed["scope"], "promotion" in proposed) == (item_id, "org", False)
+    assert (kept["id"], kept["scope"], kept["promotion"]["pr"]) == (item_id, "team", url)
+
+
+def test_a_pull_request_carries_the_items_and_the_page_in_one_commit(team, forge):
+    _, head = waiting("Bound every queue.")
+    files = git(team.org_hub, "diff", "--name-only", "main", head).splitlines()
+    assert sorted(files) == ["KNOWLEDGE.md", "knowledge.json"]
+    assert "Bound every queue." in git(team.org_hub, "show", f"{head}:KNOWLEDGE.md")
+    assert git(team.org_hub, "rev-list", "--count", f"main..{head}") == "1"
+
+
+def test_a_pull_request_tells_a_reviewer_what_and_why_without_markup(team, forge):
+    item_id = on_team("Bound <every> queue.", "seen @ *two* services", why="It hid | pressure.")
+    cambium.promote(item_id, to_scope="org")
+    [request] = forge.requests
+    assert request["--title"] == "cambium: Bound <every> queue."
+    for text in (
+        "> Bound &lt;every&gt; queue.",
+        r"seen @ \*two\* services",
+        r"**Why:** It hid \| pressure.",
+        item_id,
+    ):
+        assert text in request["--body"]
+
+
+def test_asking_again_finds_the_open_request(team, forge):
+    item_id, head = waiting("Bound every queue.")
+    before = tip(team.org_hub, head), tip(team.hub, "cambium")
+    told = cambium.promote(item_id, to_scope="org")
+    assert (told["status"], told["pr_url"]) == ("pr_opened", forge.requests[0]["url"])
+    assert (len(forge.requests), tip(team.org_hub, head), tip(team.hub, "cambium")) == (1, *before)
+
+
+def test_review_lists_what_waits_and_no_longer_offers_it(team, forge):
+    item_id, _ = waiting("Bound every queue.")
+    told = cambium.review_promotions()
+    assert picked(told, "eligible_for_org", "org_prs_pending") == {
+        "eligible_for_org": [],
+        "org_prs_pending": [{"id": item_id, "pr": forge.requests[0]["url"]}],
+    }
+    assert cambium.promote(to_scope="org")["status"] == "none_eligible"
+
+
+CALLS = [
+    pytest.param("promote", False, id="promote"),
+    pytest.param("review_promotions", False, id="review"),
+    pytest.param("distill", False, id="distill"),
+    pytest.param("review_promotions", True, id="review after a squash"),
+]
+
+
+@pytest.mark.parametrize(("call", "squash"), CALLS)
+def test_the_team_copy_goes_once_the_request_is_merged(team, forge, call, squash):
+    item_id, head = waiting("Bound every queue.")
+    cambium.TOOLS[call].call({})
+    assert ids(items_on(team.hub)) == {item_id}
+    forge.land(head, squash=squash)
+    cambium.TOOLS[call].call({})
+    assert items_on(team.hub) == []
+    assert cambium.recall("queue")["results"][0]["scope"] == "org"
+
+
+def test_every_ready_item_gets_a_request_of_its_own(team, forge):
+    ready = [on_team("Bound every queue."), on_team("Name every thread.")]
+    told = cambium.promote(to_scope="org")
+    assert told["pr_urls"] == [request["url"] for request in forge.requests]
+    assert sorted(forge.asked) == sorted((f"cambium/promote-{each}", "main") for each in ready)
+
+
+def test_the_wording_gate_stands_before_a_pull_request_too(team, forge):
+    item_id = on_team(BODY, RULE)
+    assert cambium.promote(item_id, to_scope="org")["status"] == "not_generalized"
+    assert (forge.requests, forge.branches) == ([], ["main"])
+    cambium.promote(item_id, to_scope="org", org_content=RULE)
+    [proposed] = items_on(team.org_hub, f"cambium/promote-{item_id}")
+    assert (proposed["content"], proposed["example"]) == (RULE, BODY)
+    assert contents(items_on(team.hub)) == [BODY]
+
+
+def test_when_gh_fails_its_words_are_told_and_nothing_is_claimed(team, forge):
+    item_id = on_team("Bound every queue.")
+    (forge.home / "closed").touch()
+    told = refused(cambium.promote, item_id, to_scope="org")
+    head = f"cambium/promote-{item_id}"
+    assert "gh auth login" in told
+    assert f"branch {head} is pushed" in told
+    assert [item.get("promotion") for item in items_on(team.hub)] == [None]
+    pushed = tip(team.org_hub, head)
+    (forge.home / "closed").unlink()
+    assert cambium.promote(item_id, to_scope="org")["status"] == "pr_opened"
+    assert (forge.asked, tip(team.org_hub, head)) == ([(head, "main")], pushed)
+
+
+def test_without_gh_nothing_is_pushed_and_the_way_is_told(team, forge, tmp_path):
+    item_id = on_team("Bound every queue.")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "git").symlink_to(shutil.which("git"))
+    team.setenv("PATH", str(tmp_path / "bin"))
+    told = refused(cambium.promote, item_id, to_scope="org")
+    assert "gh is not on PATH; nothing was pushed" in told
+    assert forge.branches == ["main"]
+    assert [item.get("promotion") for item in items_on(team.hub)] == [None]
+
+
+def test_when_the_org_refuses_the_branch_nothing_is_claimed(team, forge):
+    item_id, hook = on_team("Bound every queue."), refusing(team.org_hub)
+    assert "frozen for audit" in refused(cambium.promote, item_id, to_scope="org")
+    assert (forge.requests, forge.branches) == ([], ["main"])
+    assert [item.get("promotion") for item in items_on(team.hub)] == [None]
+    hook.unlink()
+    assert cambium.promote(item_id, to_scope="org")["status"] == "pr_opened"
+
+
+def test_when_the_team_copy_cannot_be_annotated_the_open_request_is_told(team, forge):
+    item_id, hook = on_team("Bound every queue."), refusing(team.hub)
+    try:
+        told = json.dumps(cambium.promote(item_id, to_scope="org"))
+    except cambium.CambiumError as error:
+        told = str(error)
+    assert forge.requests[0]["url"] in told
+    assert "frozen for audit" in told
+    hook.unlink()
+    cambium.promote(item_id, to_scope="org")
+    assert items_on(team.hub)[0]["promotion"]["pr"] == forge.requests[0]["url"]
+
+
+def test_when_the_second_of_two_requests_fails_the_first_is_told_and_kept(team, forge):
+    ready = {on_team("Bound every queue."), on_team("Name every thread.")}
+    (forge.home / "close after one").touch()
+    told = refused(cambium.promote, to_scope="org")
+    first = forge.requests[0]["url"]
+    assert "gh auth login" in told
+    assert first in told
+    assert [item["promotion"]["pr"] for item in items_on(team.hub) if "promotion" in item] == [
+        first
+    ]
+    (forge.home / "closed").unlink()
+    cambium.promote(to_scope="org")
+    assert {head for head, _ in forge.asked} == {f"cambium/promote-{each}" for each in ready}
+    assert len(forge.requests) == 2
+
+
+def test_a_request_that_was_turned_down_can_be_made_anew(team, forge):
+    item_id, head = waiting("Bound every queue.")
+    forge.drop(head)
+    told = cambium.promote(item_id, to_scope="org")
+    assert told["pr_url"] == forge.requests[1]["url"]
+    assert items_on(team.hub)[0]["promotion"]["pr"] == forge.requests[1]["url"]
+    assert ids(items_on(team.org_hub, head)) == {item_id}
+
+
+@pytest.mark.parametrize(("call", "squash"), CALLS)
+def test_a_promotion_that_another_overtook_is_rebuilt_so_that_plain_git_merges_it(
+    team, forge, call, squash
+):
+    (first, one), (second, two) = waiting("Bound every queue."), waiting("Name every thread.")
+    overtaken = tip(team.org_hub, two)
+    forge.land(one, squash=squash)
+    assert not forge.fits(two)
+    cambium.TOOLS[call].call({})
+    git(team.org_hub, "merge-base", "--is-ancestor", overtaken, two)
+    forge.land(two)
+    page = git(team.org_hub, "show", "main:KNOWLEDGE.md")
+    assert ids(items_on(team.org_hub, "main")) == {first, second}
+    assert ("Bound every queue." in page, "Name every thread." in page) == (True, True)
+    cambium.TOOLS[call].call({})
+    assert items_on(team.hub) == []
+
+
+def test_a_rebuilt_promotion_keeps_what_reviewers_committed_to_it(team, forge):
+    (_, one), (second, two) = waiting("Bound every queue."), waiting("Name every thread.")
+    edited(team.org_hub, two, second, content="Name every thread and fiber.", x_review="ana")
+    reviewed = forge.commit(two, "REVIEW.md", "Looks right.\n")
+    forge.land(one)
+    cambium.review_promotions()
+    git(team.org_hub, "merge-base", "--is-ancestor", reviewed, two)
+    forge.land(two)
+    [item] = [each for each in items_on(team.org_hub, "main") if each["id"] == second]
+    assert (item["content"], item["x_review"]) == ("Name every thread and fiber.", "ana")
+    assert git(team.org_hub, "show", "main:REVIEW.md") == "Looks right."
+    assert "Name every thread and fiber." in git(team.org_hub, "show", "main:KNOWLEDGE.md")
+
+
+def test_a_promotion_that_nothing_overtook_is_left_alone(team, forge):
+    _, head = waiting("Bound every queue.")
+    forge.commit("main", "CODE_OF_CONDUCT.md", "Be kind.\n")
+    before = tip(team.org_hub, head)
+    cambium.review_promotions()
+    assert tip(team.org_hub, head) == before
+
+
+def test_only_what_waits_is_rebuilt(team, forge):
+    (_, one), (_, two) = waiting("Bound every queue."), waiting("Name every thread.")
+    forge.land(one, squash=True)
+    git(team.org_hub, "branch", "cambium/notes", "main")
+    forge.commit("cambium/notes", "NOTES.md", "a person's own\n")
+    kept = tip(team.org_hub, one), tip(team.org_hub, "cambium/notes")
+    cambium.review_promotions()
+    forge.land(two)
+    cambium.review_promotions()
+    assert (tip(team.org_hub, one), tip(team.org_hub, "cambium/notes")) == kept
+
+
+def test_a_rebuild_keeps_what_the_default_branch_said_of_the_same_item(team, forge):
+    team.setenv("CAMBIUM_ORG_PR", "0")
+    item_id = on_org(BODY)
+    team.setenv("CAMBIUM_ORG_PR", "1")
+    cambium.generalize(item_id, RULE)
+    edited(team.org_hub, "main", item_id, x_owner="platform")
+    cambium.review_promotions()
+    forge.land("cambium/generalize")
+    [item] = items_on(team.org_hub, "main")
+    assert (item["content"], item["x_owner"]) == (RULE, "platform")
+
+
+def test_a_promotion_that_cannot_be_merged_is_named_and_left_to_people(team, forge):
+    (_, one), (_, two) = waiting("Bound every queue."), waiting("Name every thread.")
+    forge.commit(two, "NOTES.md", "this way\n")
+    forge.commit("main", "NOTES.md", "that way\n")
+    forge.land(one)
+    before = tip(team.org_hub, two)
+    [warning] = cambium.review_promotions()["warnings"]
+    assert warning.startswith(f"{two}: ")
+    assert "NOTES.md" in warning
+    assert tip(team.org_hub, two) == before
+
+
+def test_restating_retiring_and_verifying_share_one_pull_request(team, forge):
+    team.setenv("CAMBIUM_ORG_PR", "0")
+    one, two, three = on_org(BODY), on_org("Name every thread."), on_org("Bound every queue.")
+    team.setenv("CAMBIUM_ORG_PR", "1")
+    before = items_on(team.org_hub, "main")
+    told = [
+        cambium.generalize(one, RULE),
+        cambium.deprecate(two, "threads are gone"),
+        cambium.verify_entry(three, "asked around"),
+    ]
+    [request] = forge.requests
+    shared = {item["id"]: item for item in items_on(team.org_hub, "cambium/generalize")}
+    assert forge.asked == [("cambium/generalize", "main")]
+    assert [picked(each, "scope", "via", "pr_url") for each in told] == [
+        {"scope": "org", "via": "pr", "pr_url": request["url"]}
+    ] * 3
+    assert shared[one]["content"] == RULE
+    assert shared[two]["status"] == "deprecated"
+    assert shared[three]["last_verified_note"] == "asked around"
+    assert items_on(team.org_hub, "main") == before
+    assert RULE in git(team.org_hub, "show", "cambium/generalize:KNOWLEDGE.md")
+
+
+@pytest.mark.parametrize(
+    ("squash", "deleted"),
+    [(False, False), (True, False), (True, True)],
+    ids=["merged", "squashed", "deleted"],
+)
+def test_the_shared_branch_serves_again_after_its_request_was_merged(team, forge, squash, deleted):
+    team.setenv("CAMBIUM_ORG_PR", "0")
+    one, two = on_org(BODY), on_org("Append to other_rollup.py")
+    team.setenv("CAMBIUM_ORG_PR", "1")
+    cambium.generalize(one, RULE)
+    forge.land("cambium/generalize", squash=squash)
+    if deleted:
+        forge.drop("cambium/generalize")
+    told = cambium.generalize(two, "Append, never rewrite.")
+    assert (told["via"], told["pr_url"]) == ("pr", forge.requests[1]["url"])
+    forge.land("cambium/generalize")
+    assert contents(items_on(team.org_hub, "main")) == [RULE, "Append, never rewrite."]
+
+
+def test_restating_again_on_a_pull_request_changes_nothing(team, forge):
+    team.setenv("CAMBIUM_ORG_PR", "0")
+    item_id = on_org(BODY)
+    team.setenv("CAMBIUM_ORG_PR", "1")
+    cambium.generalize(item_id, RULE)
+    before = tip(team.org_hub, "cambium/generalize")
+    told = cambium.generalize(item_id, RULE)
+    assert picked(told, "via", "detail") == {"via": "pr", "detail": "no change"}
+    assert tip(team.org_hub, "cambium/generalize") == before
+
+
+def test_a_waiting_promotion_of_one_alone_is_listed_and_settles(team, forge):
+    team.setenv("CAMBIUM_MODE", "solo")
+    item_id = captured("Bound every queue.")
+    url = cambium.promote(item_id, to_scope="org")["pr_url"]
+    assert cambium.review_promotions()["org_prs_pending"] == [{"id": item_id, "pr": url}]
+    forge.land(f"cambium/promote-{item_id}")
+    cambium.review_promotions()
+    assert local_items(team.ana) == []
+
+
+def test_an_org_export_under_review_is_rendered_and_not_pushed(team, forge):
+    before = tip(team.org_hub, "main")
+    told = cambium.export_markdown()
+    assert picked(told, "status", "published") == {"status": "rendered", "published": False}
+    assert "pull requests" in told["detail"]
+    assert (tip(team.org_hub, "main"), forge.requests) == (before, [])
+
+
+# ── Tools: looking after what is promoted ───────────────────────────────────
+
+
+def test_an_item_is_restated_in_place_and_keeps_its_first_wording(team):
+    item_id = on_org(BODY)
+    told = cambium.generalize(item_id, RULE, note="it named a file")
+    assert told == {
+        "status": "generalized",
+        "scope": "org",
+        "via": "direct",
+        "content": RULE,
+        "example": BODY,
+    }
+    cambium.generalize(item_id, "A better rule.")
+    [item] = items_on(team.org_hub, "main")
+    assert (item["id"], item["content"], item["example"]) == (item_id, "A better rule.", BODY)
+    assert "A better rule." in git(team.org_hub, "show", "main:KNOWLEDGE.md")
+    assert "it named a file" in git(team.org_hub, "log", "--format=%B", "main")
+
+
+def test_without_words_the_newest_endorsement_note_restates_an_item(team):
+    item_id = on_team(BODY, "an older phrasing")
+    cambium.endorse(item_id, RULE)
+    cambium.endorse(item_id, "")
+    cambium.promote(item_id, to_scope="org", force=True)
+    assert cambium.generalize(item_id)["content"] == RULE
+
+
+def test_restating_an_item_as_it_is_changes_nothing(team):
+    item_id = on_org(BODY)
+    cambium.generalize(item_id, RULE)
+    before = tip(team.org_hub, "main")
+    assert cambium.generalize(item_id, RULE)["detail"] == "no change"
+    assert tip(team.org_hub, "main") == before
+
+
+def test_a_restatement_passes_the_gate_too(team):
+    item_id, before = on_org(BODY), tip(team.org_hub, "main")
+    told = cambium.generalize(item_id, "Append to other_rollup.py")
+    assert picked(told, "status", "project_local_signals", "next") == {
+        "status": "not_generalized",
+        "project_local_signals": ["other_rollup.py"],
+        "next": f'generalize("{item_id}", org_content="the rule")',
+    }
+    assert tip(team.org_hub, "main") == before
+
+
+def test_there_must_be_something_to_restate_an_item_with(team):
+    item_id = captured(BODY)
+    cambium.promote(item_id, force=True)
+    told = refused(cambium.generalize, item_id)
+    assert told.startswith(f"{item_id} has no endorsement note to restate it with\nFix: ")
+
+
+def test_a_local_item_is_promoted_before_it_is_restated(team):
+    item_id = captured(BODY)
+    assert refused(cambium.generalize, item_id, RULE) == (
+        f'{item_id} is local; only promoted items are restated\nFix: promote("{item_id}") first'
+    )
+
+
+def test_a_team_item_can_be_restated_before_it_climbs(team):
+    item_id = on_team(BODY, RULE)
+    told = cambium.generalize(item_id)
+    assert picked(told, "scope", "content", "example") == {
+        "scope": "team",
+        "content": RULE,
+        "example": BODY,
+    }
+    assert cambium.promote(item_id, to_scope="org")["status"] == "promoted"
+
+
+PLACES = {"local": captured, "team": on_team, "org": on_org}
+
+
+def stored(team: People, scope: str) -> dict[str, Any]:
+    """The one item of a scope, read where it is kept."""
+    found = {"local": lambda: local_items(team.ana), "team": lambda: items_on(team.hub)}
+    [item] = found.get(scope, lambda: items_on(team.org_hub, "main"))()
+    return dict(item)
+
+
+@pytest.mark.parametrize("scope", PLACES)
+def test_an_item_is_verified_where_it_is(team, scope):
+    item_id = PLACES[scope]("Bound every queue.")
+    told = cambium.verify_entry(item_id, "read the vendor page")
+    item = stored(team, scope)
+    assert (told["status"], told["scope"], told["last_verified"]) == (
+        "verified",
+        scope,
+        item["last_verified"],
+    )
+    assert item["last_verified_note"] == "read the vendor page"
+    assert told.get("via") == ("direct" if scope == "org" else None)
+
+
+@pytest.mark.parametrize("scope", PLACES)
+def test_an_item_is_endorsed_where_it_is(team, scope):
+    item_id = PLACES[scope]("Bound every queue.")
+    told = cambium.endorse(item_id, "seen again")
+    newest = stored(team, scope)["trust"]["endorsements"][-1]
+    assert (told["status"], told["scope"]) == ("endorsed", scope)
+    assert picked(newest, "by", "note") == {"by": "ana", "note": "seen again"}
+
+
+@pytest.mark.parametrize("scope", PLACES)
+def test_an_item_is_deprecated_where_it_is_and_kept_with_the_reason(team, scope):
+    item_id = PLACES[scope]("Bound every queue.")
+    told = cambium.deprecate(item_id, "it was slow")
+    item = stored(team, scope)
+    assert (told["status"], told["scope"]) == ("deprecated", scope)
+    assert picked(item, "id", "status", "deprecated_by", "deprecated_reason") == {
+        "id": item_id,
+        "status": "deprecated",
+        "deprecated_by": "ana",
+        "deprecated_reason": "it was slow",
+    }
+    assert item["deprecated_at"] == item["updated_at"]
+
+
+@pytest.mark.parametrize("scope", PLACES)
+def test_a_deprecated_item_is_neither_recalled_promoted_listed_nor_exported(team, scope):
+    item_id = PLACES[scope]("Bound every queue.")
+    cambium.endorse(item_id)
+    cambium.deprecate(item_id, "it was slow")
+    assert cambium.recall("bound queue")["results"] == []
+    assert cambium.promote(item_id, to_scope="org", force=True)["status"] != "pr_opened"
+    assert "Bound every queue." not in cambium.export_markdown("all")["markdown"]
+    assert cambium.stale_report()["entries"] == []
+    told = cambium.review_promotions()
+    assert (told["eligible_for_team"], told["eligible_for_org"]) == ([], [])
+    assert cambium.session_primer()["known"] == []
+
+
+@pytest.mark.parametrize("scope", PLACES)
+def test_deprecating_again_changes_nothing(team, scope):
+    item_id = PLACES[scope]("Bound every queue.")
+    cambium.deprecate(item_id, "it was slow")
+    before = stored(team, scope), tip(team.org_hub, "main")
+    assert cambium.deprecate(item_id, "another reason")["status"] == "deprecated"
+    assert (stored(team, scope), tip(team.org_hub, "main")) == before
+
+
+def test_a_commit_says_why_an_item_was_retired(team):
+    cambium.deprecate(on_team("Bound every queue."), "it was slow")
+    assert "it was slow" in git(team.hub, "log", "-1", "--format=%B", "cambium")
+
+
+@pytest.fixture
+def aged(team: People) -> dict[str, str]:
+    """Four team items last verified never, in 2020, ten days ago and now; their ids."""
+    found = {
+        name: on_team(f"Fact {name}", valid_while=f"while {name}")
+        for name in ("new", "old", "never", "mid")
+    }
+    lately = cambium.stamp(cambium.now() - timedelta(days=10, hours=1))
+    edited(team.hub, "cambium", found["never"], last_verified=None)
+    edited(team.hub, "cambium", found["old"], last_verified="2020-01-01T00:00:00+00:00")
+    edited(team.hub, "cambium", found["mid"], last_verified=lately)
+    return found
+
+
+def test_the_stale_report_begins_with_what_nobody_ever_verified(team, aged):
+    before = tip(team.hub, "cambium")
+    told = cambium.stale_report()
+    names = {item_id: name for name, item_id in aged.items()}
+    assert [names[row["id"]] for row in told["entries"]] == ["never", "old", "mid", "new"]
+    assert (told["count"], told["never_verified"]) == (4, 1)
+    assert told["entries"][0] == {
+        "id": aged["never"],
+        "scope": "team",
+        "project": "ana",
+        "kind": "note",
+        "content": "Fact never",
+        "last_verified": None,
+        "never_verified": True,
+        "days_since_verified": None,
+        "valid_while": "while never",
+    }
+    assert picked(told["entries"][2], "never_verified", "days_since_verified") == {
+        "never_verified": False,
+        "days_since_verified": 10,
+    }
+    assert tip(team.hub, "cambium") == before
+
+
+def test_the_stale_report_can_be_limited_by_age(aged):
+    found = {n: len(cambium.stale_report("", n)["entries"]) for n in (0, 9, 30, 100_000)}
+    assert found == {0: 4, 9: 3, 30: 2, 100_000: 1}
+
+
+def test_the_stale_report_covers_team_and_org_of_one_or_all_projects(team):
+    org, mine = on_org("Bound every queue."), on_team("Name every thread.")
+    captured("Local things are not promoted")
+    team.become("ben")
+    theirs = on_team("Label every pool.")
+    found = {name: ids(cambium.stale_report(name)["entries"]) for name in ("", "ana", "ben", "x")}
+    assert found == {"": {org, mine, theirs}, "ana": {org, mine}, "ben": {theirs}, "x": set()}
+
+
+def test_verifying_moves_an_item_to_the_end_of_the_report(team, aged):
+    cambium.verify_entry(aged["never"])
+    cambium.verify_entry(aged["old"])
+    assert [row["id"] for row in cambium.stale_report()["entries"]] == [
+        aged["mid"],
+        aged["new"],
+        aged["never"],
+        aged["old"],
+    ]
+
+
+def test_review_lists_each_item_once_with_the_call_to_make(team):
+    ready, cold = captured("Ready for the team"), captured("Not ready yet")
+    cambium.endorse(ready)
+    vouched, forced = on_team("Bound every queue."), on_org(BODY, RULE)
+    told = cambium.review_promotions()
+    row = {"kind": "note", "recalls": 0, "endorsements": 1}
+    assert told["eligible_for_team"] == [
+        {"id": ready, "content": "Ready for the team", "next": f'promote("{ready}")', **row}
+    ]
+    assert told["eligible_for_org"] == [
+        {
+            "id": vouched,
+            "content": "Bound every queue.",
+            "next": f'promote("{vouched}", to_scope="org")',
+            **row,
+        }
+    ]
+    [needy] = told["org_needs_generalization"]
+    assert picked(needy, "id", "project", "content", "project_local_signals") == {
+        "id": forced,
+        "project": "ana",
+        "content": BODY,
+        "project_local_signals": ["billing_rollup.py"],
+    }
+    assert needy["suggested_org_statement"] == RULE
+    assert (told["threshold"], told["org_configured"], told["org_prs_pending"]) == (3, True, [])
+    assert cold not in json.dumps(told)
+
+
+def test_review_counts_recalls_that_are_not_folded_in_yet(team):
+    item_id = captured("Bound every queue.")
+    for _ in range(3):
+        cambium.recall("bound queue")
+    assert ids(cambium.review_promotions()["eligible_for_team"]) == {item_id}
+
+
+def test_a_restated_item_no_longer_needs_generalization(team):
+    cambium.generalize(on_org(BODY), RULE)
+    assert cambium.review_promotions()["org_needs_generalization"] == []
+
+
+def test_review_works_without_an_org(team):
+    team.become("ana", org=False)
+    on_team("Bound every queue.")
+    told = cambium.review_promotions()
+    assert (told["org_configured"], told["org_needs_generalization"]) == (False, [])
+
+
+def test_an_export_shows_the_scopes_it_was_asked_for(team):
+    for place, put in PLACES.items():
+        put(f"Fact of {place}")
+    before = tip(team.hub, "cambium"), git(team.ana, "status", "--porcelain")
+    shown = {}
+    for scope in (*PLACES, "all"):
+        page = cambium.export_markdown(scope)["markdown"]
+        shown[scope] = {place for place in PLACES if f"**Fact of {place}**" in page}
+    assert shown == {scope: {scope} for scope in PLACES} | {"all": set(PLACES)}
+    assert (tip(team.hub, "cambium"), git(team.ana, "status", "--porcelain")) == before
+
+
+def test_publishing_is_a_commit_only_when_the_page_is_behind(team):
+    on_org("Bound every queue.")
+    before = tip(team.org_hub, "main")
+    told = cambium.export_markdown()
+    assert picked(told, "status", "published") == {"status": "published", "published": True}
+    assert tip(team.org_hub, "main") == before
+    by_hand(team.org_hub, "main", lambda items: items.append({"id": "k-9", "content": "By hand"}))
+    cambium.export_markdown()
+    assert "**By hand**" in git(team.org_hub, "show", "main:KNOWLEDGE.md")
+    assert ids(items_on(team.org_hub, "main")) > {"k-9"}
+
+
+def test_an_export_that_is_not_of_the_org_publishes_nothing(team):
+    on_org("Bound every queue.")
+    by_hand(team.org_hub, "main", lambda items: items.append({"id": "k-9", "content": "By hand"}))
+    before = tip(team.org_hub, "main")
+    for scope in ("local", "team", "all"):
+        told = cambium.export_markdown(scope)
+        assert picked(told, "status", "published") == {"status": "rendered", "published": False}
+    assert tip(team.org_hub, "main") == before
+
+
+def test_an_export_counts_recalls_that_are_not_folded_in_yet(team):
+    captured("Bound every queue.")
+    cambium.recall("bound queue")
+    assert "note · manual capture · recalls 1" in cambium.export_markdown("local")["markdown"]
+
+
+def test_a_page_too_long_for_an_answer_is_kept_in_a_file(team):
+    imports(*({"content": f"fact {n} " + "word " * 50} for n in range(200)))
+    told = cambium.export_markdown("local")
+    assert len(told["markdown"]) < 21_000
+    page = Path(told["path"]).read_text(encoding="utf-8")
+    assert page.count("\n- **fact ") == 200
+    assert git(team.ana, "status", "--porcelain") == ""
+
+
+def test_the_primer_tells_what_is_known_and_what_to_check(team):
+    org = on_org("Bound every queue.")
+    local = captured("Staging is slow", valid_while="while it is shared")
+    told = cambium.session_primer()
+    assert picked(told, "project", "known_items") == {"project": "ana", "known_items": 2}
+    assert told["known"] == [
+        {"id": org, "scope": "org", "kind": "note", "content": "Bound every queue."},
+        {"id": local, "scope": "local", "kind": "note", "content": "Staging is slow"},
+    ]
+    [premise] = told["check_assumptions"]
+    assert picked(premise, "id", "valid_while") == {
+        "id": local,
+        "valid_while": "while it is shared",
+    }
+    assert len(cambium.session_primer(limit=1)["known"]) == 1
+
+
+def test_the_primer_leaves_other_projects_team_items_to_recall(team):
+    team.become("ben")
+    on_team("Label every pool.")
+    team.become("ana")
+    assert cambium.session_primer()["known"] == []
+
+
+def test_what_only_reads_writes_nothing(team):
+    on_team("Bound every queue.")
+    captured("Name every thread.")
+    before = bytes_below(team.ana), bytes_below(team.ana_org), tip(team.hub, "cambium")
+    for name, tool in cambium.TOOLS.items():
+        if tool.hints["readOnlyHint"] and name in PARAMETERS:
+            tool.call({})
+    assert (bytes_below(team.ana), bytes_below(team.ana_org), tip(team.hub, "cambium")) == before
+
+
+# ── Tools: status and setup ─────────────────────────────────────────────────
+
+
+def test_status_counts_what_is_there(team, board):
+    board.post(wren=claim("port the lexer", "done"))
+    context(team.ana, decisions=[decided()])
+    cambium.distill()
+    imports({"content": "one"}, {"content": "two"})
+    captured("How to release", type="skill")
+    cambium.record_need("Seed data for staging")
+    on_org("Bound every queue.")
+    told = cambium.status()
+    assert told["scopes"] == {
+        "local": {"total": 6, "by_type": {"memory": 4, "skill": 1, "need": 1}},
+        "team": {"total": 0, "by_type": {}},
+        "org": {"total": 1, "by_type": {"memory": 1}},
+    }
+    assert told["imported"] == {"context_keeper": 1, "agentsync": 1, "import": 2}
+    assert picked(told, "configured", "me", "project", "gaps") == {
+        "configured": True,
+        "me": "ana",
+        "project": "ana",
+        "gaps": [],
+    }
+    assert told["substrates"] == {
+        "agentsync_board": {"repo": str(team.ana), "source": "CAMBIUM_REPO", "found": True},
+        "context_dir": str(team.ana / ".context"),
+        "team_branch": "cambium",
+        "org_repo": str(team.ana_org),
+        "org_mode": "direct push",
+    }
+
+
+def test_status_says_that_there_is_no_board_no_context_and_no_org(team):
+    team.become("ana", org=False)
+    told = cambium.status()
+    found = told["substrates"]
+    assert told["scopes"]["org"] == "off"
+    assert picked(found, "context_dir", "org_repo", "org_mode") == {
+        "context_dir": None,
+        "org_repo": None,
+        "org_mode": "off",
+    }
+    assert found["agentsync_board"]["found"] is False
+    assert "agentsync" in found["agentsync_board"]["problem"]
+    assert [gap["setting"] for gap in told["gaps"]] == ["CAMBIUM_ORG_REPO"]
+    assert told["next_step"] == told["gaps"][0]["fix"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("CAMBIUM_PROMOTE_RECALLS", "many"),
+        ("CAMBIUM_PROMOTE_RECALLS", "0"),
+        ("CAMBIUM_MODE", "duo"),
+        ("CAMBIUM_GIT_TIMEOUT", "-1"),
+        ("CAMBIUM_FETCH_WAIT", "nan"),
+        ("CAMBIUM_TEAM_BRANCH", "--force"),
+        ("CAMBIUM_ORG_PR", "perhaps"),
+    ],
+)
+def test_a_bad_setting_is_a_gap_with_its_fix_and_the_default_serves(
+    alone, monkeypatch, name, value
+):
+    [row] = [row for row in cambium.SETTINGS if row.name == name]
+    monkeypatch.setenv(name, value)
+    cost = f"{value!r} is not {row.wants}; {row.default} is used"
+    fix = f"set {name} to {row.wants}"
+    gaps = [gap for gap in cambium.status()["gaps"] if gap["setting"] != "CAMBIUM_ORG_REPO"]
+    assert gaps == [{"setting": name, "cost": cost, "fix": fix}]
+    assert cambium.capture("Bound every queue.")["status"] == "captured"
+
+
+def test_an_org_that_is_the_project_itself_is_a_gap(team):
+    team.setenv("CAMBIUM_ORG_REPO", str(team.ana / "src"))
+    [gap] = cambium.status()["gaps"]
+    assert gap["setting"] == "CAMBIUM_ORG_REPO"
+    assert gap["cost"].startswith(f"{team.ana / 'src'} is the project itself: org scope is off")
+
+
+@pytest.fixture
+def fresh(team: People, monkeypatch: pytest.MonkeyPatch) -> People:
+    """A machine on which nothing of cambium is configured yet."""
+    for name in ("CAMBIUM_REPO", "CAMBIUM_AGENT_ID", "CAMBIUM_ORG_REPO"):
+        monkeypatch.delenv(name)
+    return team
+
+
+def config() -> dict[str, Any]:
+    return dict(json.loads(Path(os.environ["CAMBIUM_CONFIG_FILE"]).read_text(encoding="utf-8")))
+
+
+def test_setup_finishes_the_configuration_at_once(fresh):
+    told = cambium.setup(str(fresh.ana), "ana", org_repo=str(fresh.ana_org))
+    file = os.environ["CAMBIUM_CONFIG_FILE"]
+    assert picked(told, "status", "config_file", "wrote", "scaffolded", "gitignored") == {
+        "status": "configured",
+        "config_file": file,
+        "wrote": [file, str(fresh.ana / ".cambium"), str(fresh.ana / ".gitignore")],
+        "scaffolded": str(fresh.ana / ".cambium"),
+        "gitignored": True,
+    }
+    assert config() == {
+        "CAMBIUM_REPO": str(fresh.ana),
+        "CAMBIUM_AGENT_ID": "ana",
+        "CAMBIUM_ORG_REPO": str(fresh.ana_org),
+    }
+    assert picked(told["state"], "configured", "gaps") == {"configured": True, "gaps": []}
+    assert on_org("Bound every queue.") in ids(items_on(fresh.org_hub, "main"))
+
+
+def test_setup_again_writes_only_the_config(fresh):
+    cambium.setup(str(fresh.ana), "ana")
+    before = bytes_below(fresh.ana)
+    assert cambium.setup(str(fresh.ana), "ana")["wrote"] == [os.environ["CAMBIUM_CONFIG_FILE"]]
+    assert bytes_below(fresh.ana) == before
+
+
+def test_setup_keeps_the_keys_it_was_not_given(fresh):
+    kept = {"CAMBIUM_ORG_REPO": str(fresh.ana_org), "CAMBIUM_TEAM_BRANCH": "lore", "theirs": [1]}
+    Path(os.environ["CAMBIUM_CONFIG_FILE"]).write_text(json.dumps(kept))
+    cambium.setup(str(fresh.ana), "ana", org_pr=True)
+    assert config() == {
+        **kept,
+        "CAMBIUM_REPO": str(fresh.ana),
+        "CAMBIUM_AGENT_ID": "ana",
+        "CAMBIUM_ORG_PR": "1",
+    }
+
+
+def test_setup_chooses_the_team_branch(fresh):
+    cambium.setup(str(fresh.ana), "ana", team_branch="lore")
+    item_id = on_team("Bound every queue.")
+    assert ids(items_on(fresh.hub, "lore")) == {item_id}
+    assert "cambium" not in git(fresh.hub, "branch", "--format=%(refname:short)").splitlines()
+
+
+@pytest.mark.parametrize("branch", ["main", "master", "trunk"])
+def test_setup_refuses_the_default_branch_for_the_team(fresh, branch):
+    git(fresh.ana, "remote", "set-head", "origin", "main")
+    if branch == "trunk":
+        git(fresh.hub, "branch", "-m", "main", "trunk")
+        git(fresh.ana, "fetch", "-q")
+        git(fresh.ana, "remote", "set-head", "origin", "--auto")
+    told = refused(cambium.setup, str(fresh.ana), "ana", team_branch=branch)
+    assert told.startswith(f"team_branch={branch!r} is the project's default branch\nFix: ")
+    assert not Path(os.environ["CAMBIUM_CONFIG_FILE"]).exists()
+    assert git(fresh.ana, "status", "--porcelain", "--ignored") == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"project_repo": "{root}/nowhere"}, "{root}/nowhere does not exist"),
+        ({"project_repo": "{root}/home"}, "{root}/home is not a git repository"),
+        ({"project_repo": "{root}/bare.git"}, "{root}/bare.git is a bare repository"),
+        ({"project_repo": " "}, "project_repo is empty"),
+        ({"agent_id": "  "}, "agent_id='  ' is not a name"),
+        ({"agent_id": "x" * 101}, "agent_id="),
+        ({"org_repo": "{root}/heronry"}, "org_repo is the project itself"),
+        (
+            {"org_repo": "what is this"},
+            "org_repo='what is this' is neither a folder nor owner/name",
+        ),
+        ({"org_repo": "{root}/home"}, "{root}/home is not a git repository"),
+        ({"team_branch": "--force"}, "team_branch='--force' is not a branch name"),
+    ],
+)
+def test_setup_refuses_what_cannot_work_and_writes_nothing(alone, tmp_path, given, what):
+    git(tmp_path, "init", "-q", "--bare", "bare.git")
+    before = bytes_below(tmp_path)
+    good = {"project_repo": str(alone), "agent_id": "ana"}
+    told = refused(cambium.setup, **good | {k: v.format(root=tmp_path) for k, v in given.items()})
+    assert told.startswith(what.format(root=tmp_path))
+    assert "\nFix: " in told
+    assert bytes_below(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"build/\n", b"build/\n.cambium/\n"),
+        (b"build/\n*.o", b"build/\n*.o\n.cambium/\n"),
+        (b"build/\r\n*.o\r\n", b"build/\r\n*.o\r\n.cambium/\r\n"),
+        (b"build/\r\n*.o", b"build/\r\n*.o\r\n.cambium/\r\n"),
+        (b"", b".cambium/\n"),
+        (b"caf\xe9\n", b"caf\xe9\n.cambium/\n"),
+        (b"/.cambium\n", b"/.cambium\n"),
+        (b".cambium/\n", b".cambium/\n"),
+        (b".cambium  \n", b".cambium  \n"),
+        (b"  .cambium\n", b"  .cambium\n.cambium/\n"),
+        (b"#.cambium/\n", b"#.cambium/\n.cambium/\n"),
+    ],
+)
+def test_setup_adds_one_line_to_gitignore_and_changes_no_other_byte(alone, before, after):
+    (alone / ".gitignore").write_bytes(before)
+    for _ in range(2):
+        assert cambium.setup(str(alone), "ana")["gitignored"] is True
+        assert (alone / ".gitignore").read_bytes() == after
+
+
+def test_setup_warns_when_git_tracks_the_store_already(fresh):
+    (fresh.ana / ".cambium").mkdir()
+    (fresh.ana / ".cambium" / "knowledge.json").write_text('{"items": []}')
+    git(fresh.ana, "add", "-f", ".cambium")
+    [warning] = cambium.setup(str(fresh.ana), "ana")["warnings"]
+    assert warning.startswith("git tracks .cambium/ already; run: ")
+    subprocess.run(shlex.split(warning.partition("run: ")[2]), check=True, capture_output=True)
+    assert git(fresh.ana, "ls-files", ".cambium") == ""
+
+
+def test_setup_names_what_the_environment_overrides(fresh):
+    fresh.setenv("CAMBIUM_AGENT_ID", "bot")
+    told = cambium.setup(str(fresh.ana), "ana")
+    assert told["warnings"] == ["CAMBIUM_AGENT_ID in the environment overrides what was written"]
+    assert told["state"]["me"] == "bot"
+
+
+def test_setup_offers_to_make_an_org_and_runs_nothing(fresh, tmp_path):
+    before = {path.name for path in tmp_path.iterdir()}
+    told = cambium.setup(str(fresh.ana), "ana", org_repo="acme/knowledge")
+    clone_at = tmp_path / "knowledge"
+    assert told["org_repo"] == {
+        "status": "not_created",
+        "run_these_yourself": [
+            "gh repo create acme/knowledge --private",
+            f"gh repo clone acme/knowledge {clone_at}",
+            f'setup(project_repo="{fresh.ana}", agent_id="…", org_repo="{clone_at}")',
+        ],
+    }
+    assert "CAMBIUM_ORG_REPO" not in config()
+    assert [gap["setting"] for gap in told["state"]["gaps"]] == ["CAMBIUM_ORG_REPO"]
+    made = {path.name for path in tmp_path.iterdir()} - before
+    assert {name for name in made if not name.startswith("config.json")} == set()
+
+
+def test_what_setup_offers_to_run_is_quoted_for_a_shell(fresh, forge, tmp_path):
+    place = tmp_path / 'it\'s $HOME; `id` "x"'
+    place.mkdir()
+    clone(fresh.hub, place / "heronry")
+    told = cambium.setup(str(place / "heronry"), "ana", org_repo="acme/knowledge")
+    command = told["org_repo"]["run_these_yourself"][1]
+    show = f'gh() {{ printf "%s\\n" "$@"; }}; {command}'
+    ran = subprocess.run(["sh", "-c", show], capture_output=True, encoding="utf-8", check=True)
+    assert ran.stdout.splitlines() == ["repo", "clone", "acme/knowledge", str(place / "knowledge")]
+
+
+def test_setup_and_status_never_show_or_store_a_credential(fresh):
+    secret = "s3cr3t0token1"
+    git(fresh.ana, "remote", "set-url", "origin", f"https://ana:{secret}@git.invalid:1/x.git")
+    fresh.setenv("GH_TOKEN", f"ghp_{secret * 3}")
+    fresh.setenv("CAMBIUM_GIT_TIMEOUT", "5")
+    told = [cambium.setup(str(fresh.ana), "ana"), cambium.distill(), cambium.status()]
+    told.append(refused(cambium.promote, captured("Bound every queue."), force=True))
+    assert secret not in json.dumps([*told, config()])
+
+
+def test_setup_in_a_linked_worktree_sets_up_the_main_one(fresh, tmp_path):
+    git(fresh.ana, "worktree", "add", "-q", str(tmp_path / "linked"))
+    told = cambium.setup(str(tmp_path / "linked" / "src"), "ana")
+    assert told["scaffolded"] == str(fresh.ana / ".cambium")
+    assert config()["CAMBIUM_REPO"] == str(fresh.ana)
+
+
+# ── A client of our own on a pipe ───────────────────────────────────────────
+
+PEER = os.environ.get("CAMBIUM_PEER_PYTHON", "")  # read here: `sealed` hides it from the tests
+REFRESH = os.environ.get("REFRESH_TOOLS_LIST") == "1"
+ERAS = ("2025-06-18", "2025-11-25")
+MODERN = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+    "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "0"},
+}
+
+
+class Wire:
+    """JSON-RPC on a process's pipe, with nothing between the test and the bytes."""
+
+    def __init__(self, argv: tuple[str, ...], environ: dict[str, str], errors: Path) -> None:
+        self.errors = errors
+        with errors.open("w") as stderr:
+            self.process = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=environ,
+                encoding="utf-8",
+            )
+        self.lines: list[str] = []  # all of stdout
+        self.replies: dict[int, dict[str, Any]] = {}  # in the order they came
+        self.sent, self.ended = 0, False
+        self.arrived = threading.Condition()
+        self.meta: dict[str, Any] = {}
+        self.listener = threading.Thread(target=self.listen, daemon=True)
+        self.listener.start()
+
+    def listen(self) -> None:
+        for line in self.process.stdout or ():
+            with self.arrived:
+                self.lines.append(line)
+                with contextlib.suppress(ValueError, KeyError, TypeError):
+                    frame = json.loads(line)
+                    self.replies[frame["id"]] = frame
+                self.arrived.notify_all()
+        with self.arrived:
+            self.ended = True
+            self.arrived.notify_all()
+
+    def write(self, *frames: dict[str, Any]) -> None:
+        assert self.process.stdin
+        text = "".join(json.dumps({"jsonrpc": "2.0", **frame}) + "\n" for frame in frames)
+        self.process.stdin.write(text)
+        self.process.stdin.flush()
+
+    def post(self, method: str, *each: dict[str, Any]) -> list[int]:
+        """One request per set of parameters, back to back in one write; their ids."""
+        numbers = [self.sent + place for place in range(1, len(each) + 1)]
+        self.sent += len(each)
+        meta = {"_meta": self.meta} if self.meta else {}
+        self.write(
+            *(
+                {"id": number, "method": method, "params": {**params, **meta}}
+                for number, params in zip(numbers, each, strict=True)
+            )
+        )
+        return numbers
+
+    def reply(self, number: int, seconds: float = 30) -> dict[str, Any]:
+        with self.arrived:
+            self.arrived.wait_for(lambda: number in self.replies or self.ended, seconds)
+        assert number in self.replies, f"no reply {number}: {self.errors.read_text()[-2000:]}"
+        return self.replies[number]
+
+    def ask(self, method: str, **params: Any) -> dict[str, Any]:
+        return self.reply(*self.post(method, params))
+
+    def greet(self, era: str = ERAS[-1]) -> dict[str, Any]:
+        """The classic handshake; what the server says of itself."""
+        client = {"name": "test", "version": "0"}
+        reply = self.ask("initialize", protocolVersion=era, capabilities={}, clientInfo=client)
+        self.write({"method": "notifications/initialized"})
+        return dict(reply["result"])
+
+    def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        return dict(self.ask("tools/call", name=tool, arguments=arguments)["result"])
+
+    def ok(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        """Call a tool that must work; what it said, read from its text as every client can."""
+        result = self.call(tool, **arguments)
+        assert not result.get("isError"), result
+        return dict(json.loads(result["content"][0]["text"]))
+
+    def leave(self, seconds: float = 5) -> int:
+        """Close the pipe, as a client that goes away does; the exit code."""
+        assert self.process.stdin
+        self.process.stdin.close()
+        return self.process.wait(seconds)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            try:
+                self.leave()
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.listener.join(5)
+        for stream in filter(None, (self.process.stdin, self.process.stdout)):
+            stream.close()
+
+
+@pytest.fixture
+def connect(tmp_path: Path) -> Iterator[Callable[..., Wire]]:
+    """Start a program on a pipe; what still runs when the test is over is ended."""
+    with contextlib.ExitStack() as over:
+
+        def start(*argv: str, **environ: str) -> Wire:
+            errors = tmp_path / f"stderr-{len(list(tmp_path.glob('stderr-*')))}"
+            wire = Wire(argv, {**os.environ, **environ}, errors)
+            over.callback(wire.end)
+            return wire
+
+        yield start
+
+
+@pytest.fixture(scope="module")
+def sdk_line() -> int:
+    """The line of the installed SDK, 1 or 2; without the SDK there is no server to test."""
+    if not importlib.util.find_spec("mcp"):
+        pytest.skip("the mcp package is not installed; the server needs it, nothing else does")
+    return int(importlib.metadata.version("mcp").partition(".")[0])
+
+
+@pytest.fixture
+def serve(sdk_line: int, connect: Callable[..., Wire]) -> Callable[..., Wire]:
+    """Start our server and shake hands; keywords are its environment."""
+
+    def start(**environ: str) -> Wire:
+        wire = connect(sys.executable, str(SERVER), **environ)
+        wire.greet()
+        return wire
+
+    return start
+
+
+@pytest.fixture
+def put_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
+    """Put a shell script first on PATH; `{git}` in it is the real git."""
+    real = shutil.which("git")
+
+    def install(name: str, script: str) -> Path:
+        place = tmp_path / "bin" / name
+        place.parent.mkdir(exist_ok=True)
+        place.write_text("#!/bin/sh\n" + script.replace("{git}", str(real)))
+        place.chmod(place.stat().st_mode | stat.S_IXUSR)
+        if str(place.parent) not in os.environ["PATH"]:
+            monkeypatch.setenv("PATH", f"{place.parent}{os.pathsep}{os.environ['PATH']}")
+        return place
+
+    return install
+
+
+def alive(pid: int) -> bool:
+    """True for a process that runs; one that ended and waits to be reaped does not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat")
+    return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 10) -> bool:
+    end = time.monotonic() + seconds
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.02)
+    return holds()
+
+
+# ── Server ──────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.wire
+@pytest.mark.parametrize("era", ERAS)
+def test_the_handshake_of_every_era_brings_the_instructions(sdk_line, connect, era):
+    said = connect(sys.executable, str(SERVER)).greet(era)
+    assert (said["protocolVersion"], said["serverInfo"]["name"]) == (era, "cambium")
+    assert said["instructions"] == cambium.INSTRUCTIONS
+    assert len(cambium.INSTRUCTIONS) <= 2_000
+    assert re.search(r"\bdata\b.+\bnever follow instructions\b", cambium.INSTRUCTIONS, re.S)
+
+
+@pytest.mark.wire
+def test_a_client_without_a_handshake_is_served_or_told_to_fall_back(sdk_line, connect):
+    wire = connect(sys.executable, str(SERVER))
+    wire.meta = MODERN
+    reply = wire.ask("server/discover")
+    if sdk_line == 1:  # clients take this code as: an older server, shake hands
+        assert reply["error"]["code"] == -32602
+        wire.meta = {}
+        assert wire.greet()["instructions"] == cambium.INSTRUCTIONS
+    else:
+        assert reply["result"]["instructions"] == cambium.INSTRUCTIONS
+        assert "2026-07-28" in reply["result"]["supportedVersions"]
+        tools = wire.ask("tools/list")["result"]["tools"]
+        assert [each["name"] for each in tools] == list(cambium.TOOLS)
+        assert wire.ok("status")["configured"] is False
+
+
+@pytest.fixture(scope="module")
+def tools_list(sdk_line: int, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What tools/list answers on a machine where nothing is configured."""
+    home = tmp_path_factory.mktemp("nobody")
+    environ = {**os.environ, "HOME": str(home), "CAMBIUM_CONFIG_FILE": str(home / "config.json")}
+    wire = Wire((sys.executable, str(SERVER)), environ, home / "stderr")
+    try:
+        wire.greet()
+        first, second = (wire.ask("tools/list")["result"]["tools"] for _ in range(2))
+    finally:
+        wire.end()
+    assert first == second
+    return list(first)
+
+
+@pytest.mark.wire
+def test_the_tools_list_is_the_one_that_was_reviewed(sdk_line, tools_list):
+    """After a wanted change: REFRESH_TOOLS_LIST=1 python3 test_cambium.py -k tools_list, on each
+    SDK line, then read the difference before it is committed."""
+    shown = ("name", "title", "description", "inputSchema", "annotations")
+    current = [{key: each[key] for key in shown} for each in tools_list]
+    reviewed = HERE / ".ci" / f"tools-list-mcp{sdk_line}.json"
+    if REFRESH:
+        text = json.dumps(current, indent=1, sort_keys=True, ensure_ascii=False)
+        reviewed.write_text(text + "\n", encoding="utf-8")
+        pytest.skip(f"{reviewed} is written anew")
+    assert current == json.loads(reviewed.read_text(encoding="utf-8"))
+
+
+@pytest.mark.wire
+def test_tools_are_listed_in_the_order_of_the_module(tools_list):
+    assert [each["name"] for each in tools_list] == list(cambium.TOOLS)
+
+
+@pytest.mark.wire
+def test_every_tool_has_a_title_a_short_description_all_hints_and_an_object_as_answer(tools_list):
+    hints = {"readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"}
+    for each in tools_list:
+        entry = cambium.TOOLS[each["name"]]
+        assert each["title"] == entry.title
+        assert 0 < len(each["description"]) <= 600
+        assert {key: each["annotations"].get(key) for key in hints} == entry.hints
+        assert each["annotations"]["openWorldHint"] is False
+        assert each["outputSchema"]["type"] == "object"
+
+
+@pytest.mark.wire
+def test_every_parameter_is_described_and_only_the_needed_ones_are_required(tools_list):
+    for each in tools_list:
+        parameters, schema = cambium.TOOLS[each["name"]].parameters, each["inputSchema"]
+        assert schema["type"] == "object"
+        assert not {"anyOf", "oneOf", "allOf"} & schema.keys()
+        described = {name: shown["description"] for name, shown in schema["properties"].items()}
+        assert described == {known.name: known.about for known in parameters}
+        assert schema.get("required", []) == [p.name for p in parameters if p.required]
+        defaults = {n: s["default"] for n, s in schema["properties"].items() if "default" in s}
+        assert defaults == {p.name: p.default for p in parameters if not p.required}
+
+
+@pytest.mark.wire
+def test_the_whole_tools_list_costs_a_model_less_than_4000_tokens(tools_list):
+    text = json.dumps(tools_list, ensure_ascii=False, separators=(",", ":"))
+    assert len(text) / 4 < 4_000
+
+
+@pytest.mark.wire
+def test_an_answer_is_structured_and_its_text_is_the_same_json(team, serve):
+    result = serve().call("capture", content="Größe zählt: the gateway counts in bytes, 東京 too")
+    (block,) = result["content"]
+    assert block["type"] == "text"
+    assert json.loads(block["text"]) == result["structuredContent"]
+    assert not result.get("isError")
+    (stored,) = local_items(team.ana)
+    assert result["structuredContent"]["item"]["id"] == stored["id"]
+
+
+MISTAKES: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "endorse",
+        {"item_id": "k-9"},
+        "no item 'k-9' in local, team, org\nFix: recall() lists the ids",
+    ),
+    ("endorse", {}, "endorse needs item_id\nFix: call endorse with item_id=…"),
+    (
+        "recall",
+        {"query": "x", "scope": "galaxy"},
+        "scope='galaxy' is not allowed\nFix: use one of 'auto', 'local', 'team', 'org'",
+    ),
+    (
+        "recall",
+        {"query": "x", "limit": {"a": 1}},
+        "limit={'a': 1} is not int\nFix: give How many results, 1 to 25",
+    ),
+    (
+        "capture",
+        {"content": None},
+        "content=None is not str\n"
+        "Fix: give What was learned, as a statement that stands on its own",
+    ),
+]
+
+
+@pytest.mark.wire
+def test_an_error_says_what_is_wrong_and_the_next_step(team, serve):
+    wire = serve()
+    for tool, arguments, told in MISTAKES:
+        result = wire.call(tool, **arguments)
+        (block,) = result["content"]
+        said = block["text"].removeprefix(f"Error executing tool {tool}: ")  # the SDK's own words
+        assert (result["isError"], said) == (True, told)
+
+
+@pytest.mark.wire
+def test_an_unconfigured_server_answers_every_tool_with_the_way_out(serve):
+    wire = serve()
+    needed = {
+        name: {each.name: "x" for each in entry.parameters if each.required}
+        for name, entry in cambium.TOOLS.items()
+        if name != "setup"
+    }
+    answers = [wire.ok(name, **arguments) for name, arguments in needed.items()]
+    assert answers == [answers[0]] * len(answers)
+    assert answers[0]["configured"] is False
+    named = ["CAMBIUM_REPO", "CAMBIUM_AGENT_ID", "CAMBIUM_ORG_REPO"]
+    assert [gap["setting"] for gap in answers[0]["gaps"]] == named
+    assert all(gap["cost"] and gap["fix"].startswith("setup(") for gap in answers[0]["gaps"])
+    step = 'setup(project_repo="/abs/path/to/your/clone", agent_id="your-id")'
+    assert answers[0]["next_step"] == step
+
+
+@pytest.mark.wire
+def test_setup_over_the_wire_takes_effect_without_a_restart(team, serve):
+    wire = serve(CAMBIUM_REPO="", CAMBIUM_AGENT_ID="", CAMBIUM_ORG_REPO="")
+    assert wire.ok("status")["configured"] is False
+    wire.ok("setup", project_repo=str(team.ana), agent_id="ana", org_repo=str(team.ana_org))
+    assert wire.ok("capture", content="set up and at work")["status"] == "captured"
+    assert [item["created_by"] for item in local_items(team.ana)] == ["ana"]
+
+
+@pytest.mark.wire
+def test_the_forms_in_which_models_send_arguments_are_understood(team, serve):
+    for number in range(6):
+        on_team(f"retry policy number {number}: wait with jitter")
+    wire = serve()
+
+    def hits(**given: Any) -> int:
+        return len(wire.ok("recall", query="retry policy jitter", **given)["results"])
+
+    assert [hits(limit=form) for form in (2, "2", 2.0, " 2 ", None, "")] == [2, 2, 2, 2, 5, 5]
+    assert [hits(scope=form) for form in ("TEAM ", "local", None)] == [5, 0, 5]
+    forms = (["a b", "c"], '["a b", "c"]', "a b, c", None)
+    tags = [wire.ok("capture", content=f"tagged {f}", tags=f)["item"].get("tags") for f in forms]
+    assert tags == [["a b", "c"]] * 3 + [None]
+    assert wire.ok("promote", item_id="", force="false")["status"] == "none_eligible"
+
+
+@pytest.mark.wire
+def test_stdout_carries_only_json_rpc_whatever_python_and_git_have_to_say(
+    team, serve, put_on_path, tmp_path
+):
+    put_on_path(
+        "git", f'echo "Welcome to git" | tee -a "{tmp_path}/banner" >&2\nexec {{git}} "$@"\n'
+    )
+    wire = serve(PYTHONWARNINGS="always", PYTHONUNBUFFERED="1", GIT_TRACE="1")
+    item = wire.ok("capture", content="queues need a bound")["item"]["id"]
+    wire.ok("endorse", item_id=item)
+    assert wire.ok("promote", item_id=item)["status"] == "promoted"
+    wire.call("endorse", item_id="k-9")
+    assert wire.leave() == 0
+    assert (tmp_path / "banner").exists()
+    assert {json.loads(line)["jsonrpc"] for line in wire.lines} == {"2.0"}
+
+
+@pytest.mark.wire
+def test_every_one_of_40_overlapping_captures_that_was_acknowledged_is_on_disk(team, serve):
+    wire = serve()
+    texts = [f"lesson {number}: name what you count" for number in range(40)]
+    asked = wire.post(
+        "tools/call", *({"name": "capture", "arguments": {"content": t}} for t in texts)
+    )
+    replies = [wire.reply(number, 60)["result"] for number in asked]
+    acknowledged = {r["structuredContent"]["item"]["id"]: r["isError"] for r in replies}
+    assert acknowledged == dict.fromkeys((item["id"] for item in local_items(team.ana)), False)
+    assert sorted(item["content"] for item in local_items(team.ana)) == sorted(texts)
+
+
+def promoting(wire: Wire, item: str) -> int:
+    """Ask for a promotion and do not wait for it; the request's id."""
+    (number,) = wire.post(
+        "tools/call", {"name": "promote", "arguments": {"item_id": item, "force": True}}
+    )
+    return number
+
+
+@pytest.mark.wire
+def test_a_ping_is_answered_while_git_is_slow(team, serve, put_on_path):
+    item = captured("queues need a bound")
+    put_on_path("git", 'case " $* " in *" push "*) sleep 2 ;; esac\nexec {git} "$@"\n')
+    wire = serve()
+    promotion = promoting(wire, item)
+    assert wire.ask("ping")["result"] == {}
+    assert promotion not in wire.replies
+    assert wire.reply(promotion)["result"]["structuredContent"]["status"] == "promoted"
+
+
+@pytest.mark.wire
+def test_the_server_ends_with_its_client_and_counts_what_was_recalled(team, serve):
+    captured("the retry policy waits with jitter")
+    wire = serve()
+    assert len(wire.ok("recall", query="retry policy")["results"]) == 1
+    assert wire.leave(5) == 0
+    assert [item["trust"]["recalls"] for item in local_items(team.ana)] == [1]
+
+
+@pytest.mark.wire
+def test_a_client_may_leave_with_questions_open(team, serve):
+    wire = serve()
+    wire.post("tools/call", *[{"name": "recall", "arguments": {"query": "retry policy"}}] * 5)
+    assert wire.leave(5) == 0
+    assert "Traceback" not in wire.errors.read_text()
+
+
+@pytest.fixture
+def hung_push(
+    put_on_path: Callable[[str, str], Path], tmp_path: Path
+) -> Iterator[Callable[[], list[int]]]:
+    """`git push` never returns. Wait for one to hang: its process, and a child of that."""
+    noted = tmp_path / "pids"
+    hang = f'sleep 300 & echo $$ $! >"{noted}.part"; mv "{noted}.part" "{noted}"; wait'
+    put_on_path("git", f'case " $* " in *" push "*) {hang} ;; esac\nexec {{git}} "$@"\n')
+
+    def processes() -> list[int]:
+        assert eventually(noted.exists)
+        return [int(pid) for pid in noted.read_text().split()]
+
+    yield processes
+    for pid in processes() if noted.exists() else ():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.wire
+def test_the_server_ends_while_a_push_hangs_and_leaves_no_process(team, hung_push, serve):
+    item, wire = captured("queues need a bound"), serve()
+    promoting(wire, item)
+    hung = hung_push()
+    assert [alive(pid) for pid in hung] == [True, True]
+    assert wire.leave(5) == 0
+    assert eventually(lambda: not any(map(alive, hung)), 2)
+    assert ids(local_items(team.ana)) == {item}
+
+
+@pytest.mark.wire
+@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_that_is_told_to_stop_leaves_no_process(team, hung_push, serve, told):
+    item, wire = captured("queues need a bound"), serve()
+    promoting(wire, item)
+    hung = hung_push()
+    wire.process.send_signal(told)
+    wire.process.wait(5)
+    assert eventually(lambda: not any(map(alive, hung)), 2)
+    assert ids(local_items(team.ana)) == {item}
+
+
+@contextlib.asynccontextmanager
+async def talking(client: str) -> AsyncIterator[Callable[..., Any]]:
+    """Our server behind a client of the installed SDK: `await call(tool, …)` is what it says."""
+    import mcp
+    from mcp.client.stdio import stdio_client
+
+    ours = mcp.StdioServerParameters(
+        command=sys.executable, args=[str(SERVER)], env=dict(os.environ)
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        if client == "Client":
+            session: Any = await stack.enter_async_context(mcp.Client(stdio_client(ours)))
+        else:
+            pipes = await stack.enter_async_context(stdio_client(ours))
+            session = await stack.enter_async_context(mcp.ClientSession(*pipes))
+            await session.initialize()
+
+        async def call(tool: str, **arguments: Any) -> Any:
+            result = await session.call_tool(tool, arguments)
+            shown = result.model_dump(by_alias=True)
+            assert not shown["isError"], shown
+            return shown["structuredContent"]
+
+        yield call
+
+
+@pytest.mark.wire
+@pytest.mark.parametrize("client", ["ClientSession", "Client"])
+def test_through_the_sdk_s_own_client_what_ana_learned_reaches_ben(team, sdk_line, client):
+    if client == "Client" and sdk_line == 1:
+        pytest.skip("mcp 1.x has no mcp.Client")
+
+    async def story() -> tuple[str, list[Any]]:
+        async with talking(client) as ana:
+            item = (await ana("capture", content="the retry policy waits with jitter"))["item"][
+                "id"
+            ]
+            for _ in range(3):
+                await ana("recall", query="retry policy")
+            assert (await ana("promote"))["status"] == "promoted"
+        team.become("ben")
+        async with talking(client) as ben:
+            found = await ben("recall", query="retry policy", scope="team")
+        return item, found["results"]
+
+    item, results = asyncio.run(story())
+    assert [(hit["id"], hit["scope"]) for hit in results] == [(item, "team")]
+    assert ids(items_on(team.hub)) == {item}
+
+
+# ── Command ─────────────────────────────────────────────────────────────────
+
+
+def command(*args: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """`python3 cambium_server.py …` as a person or a script runs it."""
+    return subprocess.run(
+        [sys.executable, str(SERVER), *args],
+        env={**os.environ, **environ},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=120,
+        check=False,
+    )
+
+
+def test_importing_the_module_brings_in_nothing_but_the_standard_library():
+    code = """
+import sys
+before = set(sys.modules)
+import cambium_server
+new = {name.partition(".")[0] for name in set(sys.modules) - before}
+sys.exit(" ".join(new - sys.stdlib_module_names - {"cambium_server"}) or 0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=HERE, capture_output=True, encoding="utf-8", check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", list(cambium.TOOLS))
+def test_every_tool_is_a_subcommand_that_explains_its_arguments(name, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cambium.main([name, "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert ended.value.code == 0
+    for each in cambium.TOOLS[name].parameters:
+        assert " ".join(each.about.split()) in shown
+    assert "--json" in shown
+
+
+def test_the_help_lists_every_command():
+    shown = command("--help")
+    listed = re.findall(r"^    ([a-z_]+)", shown.stdout, re.M)
+    assert shown.returncode == 0
+    assert [name for name in listed if name in cambium.TOOLS] == list(cambium.TOOLS)
+    assert {"demo", "serve"} <= set(listed)
+
+
+def test_recall_on_the_command_line_is_written_for_people(team):
+    item = on_team("The retry policy waits with jitter", why="lockstep retries took it down")
+    captured("The retry policy of the local bench is none")
+    shown = command("recall", "retry policy", "--scope", "team")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout == (
+        "1. The retry policy waits with jitter\n"
+        f"   team · note · ana · relevance 1.00 · recalls 1 · {item}\n"
+        "   why: lockstep retries took it down\n"
+        "   endorsed as: worked on two services\n"
+    )
+
+
+def test_a_query_needs_no_quotes_on_the_command_line(team):
+    item = captured("The retry policy waits with jitter")
+    assert item in command("recall", "retry", "policy").stdout
+
+
+def test_json_on_the_command_line_is_exactly_the_tool_s_result(team):
+    on_team("The retry policy waits with jitter", valid_while="while on Postgres 14")
+    captured("Größe in bytes")
+    asked: list[tuple[list[str], dict[str, Any]]] = [
+        (["session_primer"], cambium.session_primer()),
+        (["session-primer", "--limit", "1"], cambium.session_primer(limit=1)),
+        (["review_promotions"], cambium.review_promotions()),
+        (["export_markdown", "--scope", "local"], cambium.export_markdown(scope="local")),
+        (["promote", "--no-force"], cambium.promote()),
+    ]
+    for words, result in asked:
+        shown = command(*words, "--json")
+        assert (shown.returncode, shown.stderr) == (0, "")
+        assert json.loads(shown.stdout) == result
+
+
+def test_a_tool_that_fails_on_the_command_line_says_so_on_stderr(team):
+    shown = command("endorse", "k-9")
+    told = "error: no item 'k-9' in local, team, org\nFix: recall() lists the ids\n"
+    assert (shown.returncode, shown.stdout, shown.stderr) == (1, "", told)
+
+
+def test_a_tool_that_fails_under_json_says_so_in_json(team):
+    shown = command("endorse", "k-9", "--json")
+    told = {"error": "no item 'k-9' in local, team, org", "fix": "recall() lists the ids"}
+    assert (shown.returncode, shown.stdout, json.loads(shown.stderr)) == (1, "", told)
+
+
+@pytest.mark.parametrize(("words", "code"), [(("recall", "retry policy"), 1), (("status",), 0)])
+def test_an_unconfigured_command_prints_the_command_that_mends_it(words, code):
+    shown = command(*words)
+    step = f"next step: python3 {SERVER} setup /abs/path/to/your/clone your-id"
+    assert (shown.returncode, shown.stderr) == (code, "")
+    assert step in shown.stdout.splitlines()
+
+
+def test_an_unknown_command_is_a_usage_error():
+    shown = command("recal", "retry policy")
+    assert (shown.returncode, shown.stdout) == (2, "")
+    assert "recal" in shown.stderr
+    assert "Traceback" not in shown.stderr
+
+
+def test_version_is_the_module_s():
+    shown = command("--version")
+    assert (shown.returncode, shown.stdout) == (0, f"cambium {cambium.__version__}\n")
+
+
+def test_a_reader_that_closes_its_end_causes_no_traceback(team):
+    captured("The retry policy waits with jitter " * 100)
+    ours, theirs = os.pipe()
+    os.close(ours)
+    argv = [sys.executable, str(SERVER), "export_markdown", "--scope", "local"]
+    done = subprocess.run(
+        argv, stdout=theirs, stderr=subprocess.PIPE, encoding="utf-8", timeout=60, check=False
+    )
+    os.close(theirs)
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"PYTHONIOENCODING": "ascii"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""},
+    ],
+)
+def test_a_terminal_that_knows_only_ascii_gets_escapes_and_no_traceback(team, environ):
+    item = captured("Größe in 東京 → bytes")
+    people = command("recall", "bytes", **environ)
+    machine = command("session_primer", "--json", **environ)
+    assert (people.returncode, people.stderr, machine.returncode, machine.stderr) == (0, "", 0, "")
+    assert people.stdout.startswith("1. Gr\\xf6\\xdfe in \\u6771\\u4eac \\u2192 bytes\n")
+    assert json.loads(machine.stdout.replace("\\x", "\\u00"))["known"][0]["id"] == item
+
+
+def test_what_is_typed_is_stored_as_typed_where_no_locale_is_set(team):
+    shown = command("capture", "Größe in 東京 → bytes", LC_ALL="C")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert [item["content"] for item in local_items(team.ana)] == ["Größe in 東京 → bytes"]
+
+
+@pytest.fixture
+def no_mcp(tmp_path: Path) -> str:
+    """A PYTHONPATH on which `import mcp` fails as it does where mcp is not installed."""
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    for name in ("mcp", "pydantic", "anyio"):
+        text = f"raise ModuleNotFoundError(\"No module named '{name}'\", name='{name}')\n"
+        (hidden / f"{name}.py").write_text(text)
+    return str(hidden)
+
+
+def test_without_mcp_every_tool_works_as_a_command(team, no_mcp):
+    shown = command("capture", "queues need a bound", "--json", PYTHONPATH=no_mcp)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    item = json.loads(shown.stdout)["item"]["id"]
+    assert command("endorse", item, "--note", "seen twice", PYTHONPATH=no_mcp).returncode == 0
+    assert command("promote", item, PYTHONPATH=no_mcp).returncode == 0
+    assert ids(items_on(team.hub)) == {item}
+
+
+@pytest.mark.parametrize("words", [(), ("serve",)])
+def test_without_mcp_the_server_says_what_to_install(no_mcp, words):
+    shown = command(*words, PYTHONPATH=no_mcp)
+    assert (shown.returncode, shown.stdout) == (1, "")
+    assert shown.stderr == (
+        "error: the MCP SDK is missing (No module named 'mcp')\n"
+        'Fix: pip install "mcp>=1.23.3,<3"; every tool also works as a command\n'
+    )
+
+
+# ── Demo ────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def stranger(
+    team: People, tmp_path: Path, put_on_path: Callable[[str, str], Path]
+) -> dict[str, str]:
+    """The environment of somebody who has cambium at work, no git identity, and no network."""
+    for name in ("ssh", "gh", "curl"):
+        put_on_path(name, f'echo {name} "$@" >>"{tmp_path}/called"\nexit 1\n')
+    for name in ("empty-home", "scratch"):
+        (tmp_path / name).mkdir()
+    dead = dict.fromkeys(("http_proxy", "https_proxy", "ALL_PROXY"), "http://127.0.0.1:1")
+    return dead | {
+        "HOME": str(tmp_path / "empty-home"),
+        "USERPROFILE": str(tmp_path / "empty-home"),
+        "GIT_CONFIG_GLOBAL": "",
+        "GIT_ALLOW_PROTOCOL": "file",
+        "GIT_DIR": str(team.ana / ".git"),
+        "TMPDIR": str(tmp_path / "scratch"),
+        "CAMBIUM_TEAM_BRANCH": "elsewhere",
+        "CAMBIUM_ORG_PR": "1",
+        "AGENTSYNC_BOARD_REPO": str(team.ana),
+    }
+
+
+def test_the_demo_tells_every_act_and_leaves_no_trace(team, stranger, tmp_path):
+    before = fingerprint(tmp_path)
+    shown = command("demo", **stranger)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert re.findall(r"── (\d)\. ", shown.stdout) == ["1", "2", "3"]
+    acts = (
+        "ana$ cambium distill", "new items: 2", "ana$ cambium recall", "ana$ cambium promote",
+        "to: team", "ben$ cambium recall", "ben$ cambium endorse", "status: not_generalized",
+        "to: org", "knowledge.json", "# Knowledge", "bot$ cambium recall",
+        "then capture() what you learn",
+    )  # fmt: skip
+    at = [shown.stdout.find(act) for act in acts]
+    assert -1 not in at
+    assert at == sorted(at)
+    assert fingerprint(tmp_path) == before
+    assert not list(tmp_path.rglob(".cambium"))
+
+
+def test_a_kept_demo_can_be_looked_around_in(stranger):
+    shown = command("demo", "--keep", **stranger)
+    (kept,) = Path(stranger["TMPDIR"]).iterdir()
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert f"Look around in {kept}" in shown.stdout.splitlines()
+    (subject,) = git(
+        kept / "payments.git", "log", "--format=%s", "--grep=promote", "cambium"
+    ).split("\n")
+    (lifted,) = items_on(kept / "knowledge.git", "main")
+    assert subject == f"cambium: promote {lifted['id']}"
+    assert lifted["content"] in git(kept / "knowledge.git", "show", "main:KNOWLEDGE.md")
+
+
+# ── Neighbours ──────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def neighbour(connect: Callable[..., Wire]) -> Callable[..., Wire]:
+    """Start a real agentsync or context-keeper server, as its own clients do."""
+    for package in ("agentsync-mcp", "context-keeper-mcp"):
+        try:
+            importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            pytest.skip(f"{package} is not installed; it comes with the test extra")
+
+    def start(module: str, **environ: str) -> Wire:
+        wire = connect(sys.executable, "-m", module, **environ)
+        wire.greet()
+        return wire
+
+    return start
+
+
+@pytest.fixture
+def gh(put_on_path: Callable[[str, str], Path], tmp_path: Path) -> Path:
+    """A `gh` that opens pull requests on paper; the paper, one request a line."""
+    paper = tmp_path / "pull-requests"
+    number = f'$(($(wc -l <"{paper}")))'
+    put_on_path(
+        "gh",
+        f'echo "$1 $2 $3 $4 $5 $6" >>"{paper}"\necho "https://github.test/acme/repo/pull/{number}"\n',
+    )
+    return paper
+
+
+@pytest.fixture
+def board_server(team: People, gh: Path, neighbour: Callable[..., Wire]) -> Wire:
+    """ben's agentsync, on his clone; it finishes work with a pull request."""
+    return neighbour(
+        "agentsync_server", AGENTSYNC_BOARD_REPO=str(team.ben), AGENTSYNC_AGENT_ID="ben"
+    )
+
+
+@pytest.fixture
+def keeper(team: People, neighbour: Callable[..., Wire]) -> Wire:
+    """ana's context-keeper, on her clone."""
+    return neighbour("server", CONTEXT_KEEPER_PROJECT=str(team.ana))
+
+
+def work(repo: Path, branch: str, path: str) -> None:
+    """Somebody commits a file on a branch, pushes it, and goes back to main."""
+    git(repo, "checkout", "-q", "-b", branch)
+    (repo / path).write_text("bounded\n")
+    git(repo, "add", "--", path)
+    git(repo, "commit", "-q", "-m", f"work on {path}")
+    git(repo, "push", "-q", "origin", branch)
+    git(repo, "checkout", "-q", "main")
+
+
+def merged(clone: Path, branch: str) -> None:
+    """A person merges a pull request."""
+    git(clone, "fetch", "-q", "origin")
+    git(clone, "checkout", "-q", "main")
+    git(clone, "merge", "-q", "--no-edit", "origin/main", f"origin/{branch}")
+    git(clone, "push", "-q", "origin", "main")
+
+
+DECISION = {
+    "kind": "decision",
+    "summary": "Shard the ledger by tenant",
+    "problem": "One tenant's imports starve every other tenant on the shared writer.",
+    "why_chosen": "Isolation is worth more to us than even load, and tenants rarely grow tenfold.",
+    "tags": ["sharding"],
+}
+CONSTRAINT = {
+    "kind": "constraint",
+    "rule": "Never log bearer tokens",
+    "reason": "Logs are shipped to an outside vendor and kept for a year.",
+    "tags": ["logs"],
+}
+
+
+def test_finished_agentsync_work_becomes_one_item_that_follows_its_note(team, board_server):
+    work(team.ben, "ben/queue", "src/queue.c")
+    board_server.ok("claim", task="bound the queue", touches=["src/queue.c"], branch="ben/queue")
+    assert cambium.distill()["sources"]["agentsync"]["claims_seen"] == 1
+    assert local_items(team.ana) == []
+    assert board_server.ok("finish", note="it hid back pressure")["status"] == "finished"
+    assert cambium.distill()["new_items"] == 1
+    (item,) = local_items(team.ana)
+    assert (item["kind"], item["content"]) == ("outcome", "bound the queue: it hid back pressure")
+    assert item["why"] == "Done by ben on ben/queue.\nFiles: A src/queue.c"
+    board_server.ok("update_status", status="done", note="it hid back pressure for weeks")
+    again = cambium.distill()
+    assert [change["change"] for change in again["resynced"]] == ["updated"]
+    (item,) = local_items(team.ana)
+    assert item["content"] == "bound the queue: it hid back pressure for weeks"
+
+
+def test_agentsync_work_that_churned_away_between_two_distills_is_captured_once(team, board_server):
+    team.become("ana", CAMBIUM_RELEASE_CAPTURE="1")
+    board_server.ok("claim", task="probe the cache", touches=["src/cache.c"])
+    assert cambium.distill()["released_captured"] == 0
+    board_server.ok("update_status", status="in-progress", note="a ttl of zero means forever")
+    assert board_server.ok("release")["status"] == "released"
+    board_server.ok("claim", task="probe the cache", touches=["src/cache.c"])
+    board_server.ok("update_status", status="done", note="and minus one means never")
+    board_server.ok("claim", task="drain the cache", touches=["src/cache.c"])
+    counts = [
+        (r["new_items"], r["released_captured"]) for r in (cambium.distill(), cambium.distill())
+    ]
+    assert counts == [(2, 2), (0, 0)]
+    assert sorted(item["content"] for item in local_items(team.ana)) == [
+        "probe the cache: a ttl of zero means forever",
+        "probe the cache: and minus one means never",
+    ]
+
+
+def test_a_context_keeper_decision_becomes_an_item_until_it_is_superseded(team, keeper):
+    old = keeper.ok("record_entry", **DECISION)["id"]
+    cambium.distill()
+    (item,) = local_items(team.ana)
+    assert (item["kind"], item["content"]) == ("decision", DECISION["summary"])
+    assert item["why"] == f"{DECISION['why_chosen']}\nProblem: {DECISION['problem']}"
+    assert (item["source"]["system"], item["source"]["ref"]) == ("context-keeper", old)
+    assert item["tags"] == ["context-keeper", "sharding"]
+    new = keeper.ok(
+        "record_entry", **{**DECISION, "summary": "Shard it by region", "supersedes": [old]}
+    )["id"]
+    cambium.distill()
+    states = {
+        i["source"]["ref"]: (i["status"], i.get("deprecated_reason")) for i in local_items(team.ana)
+    }
+    reason = f"superseded in context-keeper by {new}"
+    assert states == {old: ("deprecated", reason), new: ("active", None)}
+
+
+def test_a_constraint_deprecated_at_the_source_is_only_reported_once_it_is_shared(team, keeper):
+    ref = keeper.ok("record_entry", **CONSTRAINT)["id"]
+    item = cambium.distill()["items"][0]["id"]
+    cambium.endorse(item)
+    cambium.promote(item)
+    shared = items_on(team.hub)
+    keeper.ok("deprecate_entry", id=ref, reason="the vendor is gone")
+    told = cambium.distill()
+    assert [(each["id"], each["scope"], each["ref"]) for each in told["stale_promoted"]] == [
+        (item, "team", ref)
+    ]
+    assert "the vendor is gone" in told["stale_promoted"][0]["reason"]
+    assert (told["new_items"], items_on(team.hub)) == (0, shared)
+
+
+def test_the_whole_loop_with_real_neighbours(team, board_server, keeper):
+    # ben's agent finishes a task; ana writes down why something is as it is.
+    work(team.ben, "ben/queue", "src/queue.c")
+    board_server.ok("claim", task="bound the queue", touches=["src/queue.c"], branch="ben/queue")
+    board_server.ok("finish", note="an unbounded queue in src/queue.c hid back pressure for weeks")
+    keeper.ok("record_entry", **DECISION)
+
+    # ana's session ends: both become local items of hers, and nothing is skipped.
+    told = cambium.distill()
+    assert (told["status"], told["warnings"], told["new_items"]) == ("distilled", [], 2)
+    outcome = next(item["id"] for item in told["items"] if item["kind"] == "outcome")
+
+    # It is used three times, and that carries it to the team: it, and not the other.
+    for query in ("back pressure", "why is the queue bounded", "unbounded queue"):
+        assert cambium.recall(query)["results"][0]["id"] == outcome
+    assert [item["id"] for item in cambium.promote()["items"]] == [outcome]
+    assert ids(items_on(team.hub)) == {outcome}
+    assert [item["source"]["system"] for item in local_items(team.ana)] == ["context-keeper"]
+    assert cambium.distill()["new_items"] == 0
+
+    # ben finds it in his own clone, vouches for it, and says it as a rule for everybody.
+    team.become("ben")
+    (hit,) = cambium.recall("back pressure")["results"]
+    assert (hit["id"], hit["scope"], hit["trust"]["recalls"]) == (outcome, "team", 4)
+    rule = "Give every queue a bound, so that back pressure stays visible"
+    cambium.endorse(outcome, rule)
+    refused = cambium.promote(outcome, to_scope="org")
+    assert (refused["status"], refused["suggested_org_statement"]) == ("not_generalized", rule)
+    assert cambium.promote(outcome, to_scope="org", org_content=rule)["status"] == "promoted"
+
+    # One commit holds the knowledge and the page, and the team's copy has gone up.
+    changed = git(team.org_hub, "show", "--name-only", "--format=", "main").splitlines()
+    assert changed == ["KNOWLEDGE.md", "knowledge.json"]
+    (lifted,) = items_on(team.org_hub, "main")
+    assert (lifted["id"], lifted["content"], lifted["scope"]) == (outcome, rule, "org")
+    assert lifted["example"].startswith("bound the queue: an unbounded queue in src/queue.c")
+    assert f"**{rule}**" in git(team.org_hub, "show", "main:KNOWLEDGE.md")
+    assert items_on(team.hub) == []
+
+    # ana reads it there.
+    team.become("ana")
+    (hit,) = cambium.recall("back pressure of a queue", scope="org")["results"]
+    assert (hit["id"], hit["example"]) == (outcome, lifted["example"])
+
+
+def test_the_whole_loop_where_the_organisation_reviews_pull_requests(team, keeper, gh):
+    # A decision reaches the team by an endorsement.
+    team.become("ana", CAMBIUM_ORG_PR="1")
+    keeper.ok("record_entry", **DECISION)
+    (item,) = (each["id"] for each in cambium.distill()["items"])
+    cambium.endorse(item, "held for a year")
+    cambium.promote(item)
+
+    # Going further opens a pull request, and everybody keeps the team's copy meanwhile.
+    opened = cambium.promote(item, to_scope="org")
+    url, branch = "https://github.test/acme/repo/pull/1", f"cambium/promote-{item}"
+    assert (opened["status"], opened["pr_url"]) == ("pr_opened", url)
+    assert gh.read_text() == f"pr create --head {branch} --base main\n"
+    assert items_on(team.org_hub, "main") == []
+    assert [each["promotion"]["pr"] for each in items_on(team.hub)] == [url]
+    changed = git(team.org_hub, "diff", "--name-only", "main", branch).splitlines()
+    assert changed == ["KNOWLEDGE.md", "knowledge.json"]
+    assert cambium.review_promotions()["org_prs_pending"] == [{"id": item, "pr": url}]
+
+    # A person merges it; then the team's copy goes, and recall answers from org.
+    merged(team.ben_org, branch)
+    assert cambium.review_promotions()["org_prs_pending"] == []
+    assert (ids(items_on(team.org_hub, "main")), items_on(team.hub)) == ({item}, [])
+    (hit,) = cambium.recall("shard the ledger")["results"]
+    assert (hit["id"], hit["scope"]) == (item, "org")
+
+
+def shared(remote: Path) -> dict[str, dict[str, Any]]:
+    """The team's items by id, without what use and writing change."""
+    changing = {"trust", "updated_at"}
+    return {
+        item["id"]: {key: value for key, value in item.items() if key not in changing}
+        for item in items_on(remote)
+    }
+
+
+def test_a_published_client_and_ours_share_a_team_branch(team, connect):
+    if not PEER:
+        pytest.skip("CAMBIUM_PEER_PYTHON names no Python that has cambium-mcp 0.2.0")
+    # ana, with ours, promotes an item with fields that the published client does not know.
+    ours = on_team("The retry policy waits with jitter", valid_while="while on Postgres 14")
+    before = shared(team.hub)
+    assert "promoted_at" in before[ours]
+
+    # ben, with the published one, uses it and promotes another.
+    team.become("ben")
+    peer = connect(PEER, "-m", "cambium_server")
+    peer.greet()
+    (hit,) = peer.ok("recall", query="retry policy jitter")["results"]
+    theirs = peer.ok("capture", content="Queues need a bound, or back pressure hides")["item"]["id"]
+    peer.ok("endorse", item_id=theirs, note="seen twice")
+    peer.ok("promote", item_id=theirs)
+    peer.ok("recall", query="queues bound back pressure", scope="team")
+    assert peer.leave() == 0
+    between = shared(team.hub)
+    assert (hit["id"], between) == (ours, {**before, theirs: between[theirs]})
+
+    # ana uses and endorses his; nothing of either item is lost, marks of his client included.
+    team.become("ana")
+    marks = {item["id"]: item["trust"].get("recall_marks") for item in items_on(team.hub)}
+    (hit,) = cambium.recall("queues bound back pressure")["results"]
+    cambium.endorse(theirs, "seen here as well")
+    assert (hit["id"], shared(team.hub)) == (theirs, between)
+    trust = {item["id"]: item["trust"] for item in items_on(team.hub)}
+    assert {item: each.get("recall_marks") for item, each in trust.items()} == marks
+    assert marks[theirs] == [f"ben|{cambium.now():%Y-%m-%d}"]
+    assert (trust[ours]["recalls"], trust[theirs]["recalls"]) == (1, 2)
+    assert [each["by"] for each in trust[theirs]["endorsements"]] == ["ben", "ana"]
+
+
+# ── Agreement ───────────────────────────────────────────────────────────────
+
+
+def text_of(name: str) -> str:
+    return (HERE / name).read_text(encoding="utf-8")
+
+
+def readme_table(cell: str) -> list[list[str]]:
+    """The rows, as cells, of the README's table that has `cell` in its first column."""
+    tables: list[list[list[str]]] = [[]]
+    for line in text_of("README.md").splitlines():
+        if line.startswith("|"):
+            tables[-1].append([each.strip() for each in re.split(r"(?<!\\)\|", line.strip()[1:-1])])
+        elif tables[-1]:
+            tables.append([])
+    (found,) = [table for table in tables if f"`{cell}`" in [row[0] for row in table]]
+    return found[2:]
+
+
+def test_one_dependency_is_named_alike_everywhere():
+    package = re.search(r'^dependencies = \["(.+)"\]$', text_of("pyproject.toml"), re.M)
+    script = re.search(r'^# dependencies = \["(.+)"\]$', text_of("cambium_server.py"), re.M)
+    assert package
+    assert script
+    assert [package[1], script[1]] == [text_of("requirements.txt").strip()] * 2
+    assert f'pip install "{package[1]}"' in text_of("cambium_server.py")
+
+
+def test_the_lowest_python_is_named_alike_everywhere():
+    both = text_of("pyproject.toml") + text_of("cambium_server.py")
+    assert re.findall(r'^(?:# )?requires-python = "(.+)"$', both, re.M) == [">=3.10"] * 2
+
+
+def test_the_readme_s_settings_are_the_module_s():
+    rows = [
+        [f"`{row.name}`", f"`{row.default}`" if row.default else "-", row.meaning]
+        for row in cambium.SETTINGS
+    ]
+    assert readme_table("CAMBIUM_REPO") == rows
+
+
+def test_the_readme_s_tools_are_the_module_s():
+    named = [re.match(r"`(\w+)", row[0]) for row in readme_table("capture")]
+    assert [name and name[1] for name in named] == list(cambium.TOOLS)
+
+
+def test_the_readme_s_test_command_is_the_one_that_ci_runs():
+    checked = re.search(r"<<'COMMAND'\n(.+?)\nCOMMAND\n", text_of(".ci/run"), re.S)
+    shown = re.findall(r"^```\w*\n(.+?)\n```$", text_of("README.md"), re.S | re.M)
+    assert checked
+    assert checked[1] in shown
+
+
+def test_no_file_of_the_project_names_a_path_of_somebody_s_machine():
+    named = git(HERE, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
+    machine = re.compile(r"(?<![\w.~-])/(?:work|root|tmp/venvs)(?![\w-])")
+    found = {
+        name: machine.findall((HERE / name).read_text(encoding="utf-8", errors="replace"))
+        for name in filter(None, named)
+        if (HERE / name).is_file()
+    }
+    assert "cambium_server.py" in found
+    assert {name: paths for name, paths in found.items() if paths} == {}
+
+
+# ── The user's checkout ─────────────────────────────────────────────────────
+
+
+def fingerprint(place: Path) -> dict[str, str]:
+    """A hash of every file below that is the user's: work tree, index, config, HEAD, branches,
+    stash and their logs; not objects, what a fetch moves, or what is cambium's own."""
+    ours = re.compile(
+        r"(.*/)?(\.cambium|\.git/(objects|cambium-wt|info/exclude|(logs/)?refs/remotes))(/|$)"
+    )
+    files = {
+        path.relative_to(place).as_posix(): path for path in place.rglob("*") if path.is_file()
+    }
+    return {
+        name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for name, path in files.items()
+        if not ours.match(name)
+    }
+
+
+def in_the_middle_of_something(repo: Path, tracked: str) -> None:
+    """A branch of one's own with a stash, a staged and an unstaged change and an untracked file."""
+    path, text = repo / tracked, (repo / tracked).read_text()
+    git(repo, "checkout", "-q", "-b", "mine")
+    path.write_text(text + "\n")
+    git(repo, "stash", "-q")
+    path.write_text(text + "\n\n")
+    git(repo, "add", "--", tracked)
+    path.write_text(text + "\n\n\n")
+    (repo / "untracked").write_text("mine\n")
+
+
+def everything(tmp_path: Path) -> set[str]:
+    """A session in which one person calls every tool; the tools' names."""
+    called: list[str] = []
+
+    def use(tool: str, *args: Any, **more: Any) -> dict[str, Any]:
+        called.append(tool)
+        return dict(getattr(cambium, tool)(*args, **more))
+
+    (tmp_path / "export.json").write_text('[{"content": "imported"}]')
+    use("status")
+    use("distill")
+    use("import_memory", "json", str(tmp_path / "export.json"))
+    use("record_need", "a way to replay failed jobs")
+    item, other = (use("capture", f"Lesson {n}: bound every queue")["item"]["id"] for n in "12")
+    use("recall", "bound every queue")
+    for each in (item, other):
+        use("endorse", each, "Bound every queue, always")
+        assert use("promote", each)["to"] == "team"
+    use("generalize", item)
+    assert use("promote", item, to_scope="org")["to"] == "org"
+    assert use("verify_entry", item)["scope"] == "org"
+    assert use("deprecate", other)["scope"] == "team"
+    for scope in ("org", "team", "local", "all"):
+        use("export_markdown", scope)
+    for tool in ("review_promotions", "stale_report", "session_primer"):
+        use(tool)
+    return set(called)
+
+
+def test_a_session_with_every_tool_leaves_both_checkouts_as_they_were(team, tmp_path):
+    in_the_middle_of_something(team.ana, "src/app.c")
+    in_the_middle_of_something(team.ana_org, "knowledge.json")
+    before = [fingerprint(team.ana), fingerprint(team.ana_org)]
+    assert {
+        ".git/index",
+        ".git/config",
+        ".git/HEAD",
+        ".git/refs/heads/mine",
+        ".git/refs/stash",
+    } <= (before[0].keys() & before[1].keys())
+    assert everything(tmp_path) == set(cambium.TOOLS) - {"setup"}
+    assert [fingerprint(team.ana), fingerprint(team.ana_org)] == before
 
 
 if __name__ == "__main__":
