@@ -1602,6 +1602,7 @@ class BranchStore:
         self.git, self.named, self.remote, self.agent = git, branch, remote, agent
         self.pages, self.base, self.usage, self.daily = pages, base, usage, daily
         self.ref: tuple[tuple[object, ...], str | None] = ((), None)
+        self.looked: tuple[str, str] = ("", "")
         self.parsed: tuple[str, Document] = ("", Document())
 
     @functools.cached_property
@@ -1658,8 +1659,12 @@ class BranchStore:
 
     def blob(self, commit: str) -> str:
         """The object id of our file in a commit, empty where it has none."""
-        row = self.git("ls-tree", "--full-tree", commit, "--", self.FILE)
-        return row.split()[2] if row else ""
+        known, blob = self.looked
+        if commit != known:
+            row = self.git("ls-tree", "--full-tree", commit, "--", self.FILE)
+            blob = row.split()[2] if row else ""
+            self.looked = commit, blob
+        return blob
 
     def document(self, blob: str, known: Document | None = None) -> Document:
         if not blob:

@@ -4352,6 +4352,18 @@ def test_recall_of_the_longest_texts_is_cut_and_says_how_much_is_missing(alone):
     assert all("more characters]" in result["content"] for result in told["results"])
 
 
+def test_a_warm_recall_over_all_scopes_starts_no_program(team, monkeypatch):
+    team.setenv("CAMBIUM_FETCH_TTL", "60")
+    found = {on_team("Bound every queue."), captured("A queue without bound hides pressure.")}
+    assert ids(cambium.recall("queue")["results"]) == found
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a program was started")
+
+    monkeypatch.setattr(cambium.subprocess, "Popen", refuse)
+    assert ids(cambium.recall("bound queue")["results"]) == found
+
+
 # ── Tools: local to team ────────────────────────────────────────────────────
 
 
