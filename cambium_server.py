@@ -939,7 +939,6 @@ class Source:
         return {"system": self.system, "ref": self.ref, **self.rest}
 
 
-ITEM_TYPES = ("memory", "need", "skill")
 MOST_CHARACTERS = 100_000
 
 
@@ -2022,7 +2021,7 @@ class Scopes:
         self.delivered_at = -math.inf
 
     @property
-    def stores(self) -> dict[Scope, LocalStore | BranchStore | OrgStore]:
+    def stores(self) -> dict[Scope, Store]:
         return {"local": self.local, "team": self.team, **({"org": self.org} if self.org else {})}
 
     @property
