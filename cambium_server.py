@@ -3160,22 +3160,25 @@ def settle(scopes: Scopes, documents: Mapping[Scope, Document], moment: datetime
     """Finish promotions left half done: a copy goes once all that was said of it is above."""
     why = functools.partial(message, "settle", agent=scopes.config.agent)
     org, team = (holders(documents.get(scope, Document())) for scope in ("org", "team"))
+    local = [item for item in documents["local"].items if item.id in team or item.id in org]
     below = [item for item in documents["team"].items if item.id in org]
-    late = [i for i in below if caught_up(org[i.id], i, recalls=False) != org[i.id]]
+    orphans = [item for item in local if item.id not in team]  # of one who promotes alone
+    late = [i for i in (*below, *orphans) if caught_up(org[i.id], i, recalls=False) != org[i.id]]
     if late and scopes.org:
         lift = functools.partial(enter_all, items=late, scope="org", moment=moment)
         scopes.org.write(lift, why([i.id for i in late]), **OrgStore.SHARED_REQUEST)
-        below = [i for i in below if i not in late] if scopes.org.reviewed else below
+        waits = late if scopes.org.reviewed else []
+        below = [item for item in below if item not in waits]
+        local = [item for item in local if item not in waits]
     if below:
         drop = functools.partial(remove_unchanged, promoted=below, recalls=False)
         scopes.team.mutate(drop, why([item.id for item in below]))
-    doubled = [item for item in documents["local"].items if item.id in team or item.id in org]
-    late = [i for i in doubled if i.id in team and caught_up(team[i.id], i) != team[i.id]]
+    late = [i for i in local if i.id in team and caught_up(team[i.id], i) != team[i.id]]
     if late:
         lift = functools.partial(enter_all, items=late, scope="team", moment=moment)
         scopes.team.mutate(lift, why([item.id for item in late]))
-    if doubled:
-        scopes.local.mutate(functools.partial(remove_unchanged, promoted=doubled), "settle")
+    if local:
+        scopes.local.mutate(functools.partial(remove_unchanged, promoted=local), "settle")
 
 
 def remove_unchanged(document: Document, promoted: Iterable[Item], *, recalls: bool = True) -> None:

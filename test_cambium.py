@@ -2223,11 +2223,6 @@ def test_credits_on_their_way_to_the_team_count_once_whatever_a_crash_cuts(team,
 # ── Boards, exports and forges ──────────────────────────────────────────────
 
 
-def enter(document, item, scope, moment):
-    """One item entering a scope."""
-    return cambium.enter_all(document, [item], scope, moment)[0]
-
-
 def claim(task: str, status: str = "in-progress", note: Any = None, **more: Any) -> dict[str, Any]:
     """A claim as agentsync-mcp 0.2.0 writes it."""
     return {
@@ -2682,6 +2677,16 @@ def test_a_shallow_board_tells_one_task_of_an_agent_from_the_next(team, board, s
         "port the lexer: kept the tables",
         "write the parser: by hand",
     ]
+
+
+def test_two_shallow_clones_name_the_same_claim_alike(team, board, shallow):
+    board.post(wren=claim("port the lexer", "done", "kept the tables"))
+    shallow()
+    board.post(wren=claim("port the lexer", "done", "kept the tables"), rook=claim("tidy"))
+    team.become("ben")
+    shallow()
+    [first], [second] = local_items(team.ana), local_items(team.ben)
+    assert first["source"]["ref"] == second["source"]["ref"]
 
 
 def test_a_shallow_board_captures_from_the_last_snapshot(capturing, board, shallow):
@@ -4281,6 +4286,28 @@ def written(path: Path, *items: cambium.Item) -> None:
     path.write_text(json.dumps({"items": [item.to_json() for item in items]}), encoding="utf-8")
 
 
+def put(team: People, scope: str, *items: cambium.Item) -> None:
+    """Make these the items of a scope, as another client of the format would."""
+    held = [replace_scope(item, scope) for item in items]
+    if scope == "local":
+        return written(team.ana / ".cambium" / "knowledge.json", *held)
+    hub, branch = (team.hub, "cambium") if scope == "team" else (team.org_hub, "main")
+    desk = Path(tempfile.mkdtemp(dir=hub.parent))
+    written(desk / "knowledge.json", *held)
+    git(hub, "--work-tree", str(desk), "add", "knowledge.json")
+    known = ["-p", branch] if (hub / "refs" / "heads" / branch).exists() else []
+    commit = git(hub, "commit-tree", git(hub, "write-tree"), *known, "-m", "by another client")
+    git(hub, "update-ref", f"refs/heads/{branch}", commit)
+    return None
+
+
+def vouched(item_id: str, content: str, *notes: str, **more: Any) -> cambium.Item:
+    """An item of ana's project that was endorsed with these notes."""
+    at = "2026-08-03T09:15:00+00:00"
+    by = tuple(cambium.Endorsement("ana", at, each) for each in notes or ["the rule"])
+    return note(item_id, content, project="ana", trust=cambium.Trust(0, by, ("ana",)), **more)
+
+
 def test_recall_as_of_a_date_answers_from_the_stores_as_they_were(team, monkeypatch):
     hub = team.hub
     git(hub.parent, "clone", "-q", str(hub), "past")
@@ -4716,7 +4743,8 @@ def test_a_text_of_one_project_is_held_back_with_a_draft(team):
 
 
 def test_org_content_is_the_rule_and_the_concrete_text_its_example(team):
-    item_id = on_team(BODY, RULE)
+    item_id = "k-1"
+    put(team, "team", vouched(item_id, BODY, RULE))
     cambium.promote(item_id, to_scope="org", org_content=RULE)
     [item] = items_on(team.org_hub, "main")
     assert picked(item, "id", "content", "example") == {
@@ -4727,7 +4755,8 @@ def test_org_content_is_the_rule_and_the_concrete_text_its_example(team):
 
 
 def test_org_content_passes_the_same_gate(team):
-    item_id = on_team(BODY, RULE)
+    item_id = "k-1"
+    put(team, "team", vouched(item_id, BODY, RULE))
     told = cambium.promote(item_id, to_scope="org", org_content="See dec-014 in ana first")
     assert picked(told, "status", "project_local_signals") == {
         "status": "not_generalized",
@@ -4737,7 +4766,8 @@ def test_org_content_passes_the_same_gate(team):
 
 
 def test_org_content_without_the_org_is_a_mistake_that_is_named(team):
-    item_id = on_team(BODY, RULE)
+    item_id = "k-1"
+    put(team, "team", vouched(item_id, BODY, RULE))
     told = refused(cambium.promote, item_id, org_content=RULE)
     assert told.startswith('org_content goes with to_scope="org"\nFix: ')
 
@@ -4954,11 +4984,12 @@ def forge(team: People, tmp_path: Path) -> Forge:
     return Forge(home, team.org_hub)
 
 
-def waiting(content: str, note: str = "true everywhere") -> tuple[str, str]:
-    """A team item with an open pull request: its id and branch."""
-    item_id = on_team(content, note)
-    assert cambium.promote(item_id, to_scope="org")["status"] == "pr_opened"
-    return item_id, f"cambium/promote-{item_id}"
+def waiting(team: People, *contents: str) -> list[str]:
+    """Endorsed team items k-0, k-1, … with a pull request each; the branches."""
+    put(team, "team", *(vouched(f"k-{n}", content) for n, content in enumerate(contents)))
+    for n, _ in enumerate(contents):
+        assert cambium.promote(f"k-{n}", to_scope="org")["status"] == "pr_opened"
+    return [f"cambium/promote-k-{n}" for n, _ in enumerate(contents)]
 
 
 def test_a_promotion_opens_a_pull_request_and_the_team_copy_waits(team, forge):
@@ -4979,7 +5010,7 @@ def test_a_promotion_opens_a_pull_request_and_the_team_copy_waits(team, forge):
 
 
 def test_a_pull_request_carries_the_items_and_the_page_in_one_commit(team, forge):
-    _, head = waiting("Bound every queue.")
+    [head] = waiting(team, "Bound every queue.")
     files = git(team.org_hub, "diff", "--name-only", "main", head).splitlines()
     assert sorted(files) == ["KNOWLEDGE.md", "knowledge.json"]
     assert "Bound every queue." in git(team.org_hub, "show", f"{head}:KNOWLEDGE.md")
@@ -5001,19 +5032,19 @@ def test_a_pull_request_tells_a_reviewer_what_and_why_without_markup(team, forge
 
 
 def test_asking_again_finds_the_open_request(team, forge):
-    item_id, head = waiting("Bound every queue.")
+    [head] = waiting(team, "Bound every queue.")
     before = tip(team.org_hub, head), tip(team.hub, "cambium")
-    told = cambium.promote(item_id, to_scope="org")
+    told = cambium.promote("k-0", to_scope="org")
     assert (told["status"], told["pr_url"]) == ("pr_opened", forge.requests[0]["url"])
     assert (len(forge.requests), tip(team.org_hub, head), tip(team.hub, "cambium")) == (1, *before)
 
 
 def test_review_lists_what_waits_and_no_longer_offers_it(team, forge):
-    item_id, _ = waiting("Bound every queue.")
+    waiting(team, "Bound every queue.")
     told = cambium.review_promotions()
     assert picked(told, "eligible_for_org", "org_prs_pending") == {
         "eligible_for_org": [],
-        "org_prs_pending": [{"id": item_id, "pr": forge.requests[0]["url"]}],
+        "org_prs_pending": [{"id": "k-0", "pr": forge.requests[0]["url"]}],
     }
     assert cambium.promote(to_scope="org")["status"] == "none_eligible"
 
@@ -5021,16 +5052,15 @@ def test_review_lists_what_waits_and_no_longer_offers_it(team, forge):
 CALLS = [
     pytest.param("promote", False, id="promote"),
     pytest.param("review_promotions", False, id="review"),
-    pytest.param("distill", False, id="distill"),
-    pytest.param("review_promotions", True, id="review after a squash"),
+    pytest.param("distill", True, id="distill after a squash"),
 ]
 
 
 @pytest.mark.parametrize(("call", "squash"), CALLS)
 def test_the_team_copy_goes_once_the_request_is_merged(team, forge, call, squash):
-    item_id, head = waiting("Bound every queue.")
+    [head] = waiting(team, "Bound every queue.")
     cambium.TOOLS[call].call({})
-    assert ids(items_on(team.hub)) == {item_id}
+    assert ids(items_on(team.hub)) == {"k-0"}
     forge.land(head, squash=squash)
     cambium.TOOLS[call].call({})
     assert items_on(team.hub) == []
@@ -5038,14 +5068,15 @@ def test_the_team_copy_goes_once_the_request_is_merged(team, forge, call, squash
 
 
 def test_every_ready_item_gets_a_request_of_its_own(team, forge):
-    ready = [on_team("Bound every queue."), on_team("Name every thread.")]
+    put(team, "team", vouched("k-1", "Bound every queue."), vouched("k-2", "Name every thread."))
     told = cambium.promote(to_scope="org")
     assert told["pr_urls"] == [request["url"] for request in forge.requests]
-    assert sorted(forge.asked) == sorted((f"cambium/promote-{each}", "main") for each in ready)
+    assert sorted(forge.asked) == [(f"cambium/promote-{each}", "main") for each in ("k-1", "k-2")]
 
 
 def test_the_wording_gate_stands_before_a_pull_request_too(team, forge):
-    item_id = on_team(BODY, RULE)
+    item_id = "k-1"
+    put(team, "team", vouched(item_id, BODY, RULE))
     assert cambium.promote(item_id, to_scope="org")["status"] == "not_generalized"
     assert (forge.requests, forge.branches) == ([], ["main"])
     cambium.promote(item_id, to_scope="org", org_content=RULE)
@@ -5055,7 +5086,8 @@ def test_the_wording_gate_stands_before_a_pull_request_too(team, forge):
 
 
 def test_when_gh_fails_its_words_are_told_and_nothing_is_claimed(team, forge):
-    item_id = on_team("Bound every queue.")
+    item_id = "k-1"
+    put(team, "team", vouched(item_id, "Bound every queue."))
     (forge.home / "closed").touch()
     told = refused(cambium.promote, item_id, to_scope="org")
     head = f"cambium/promote-{item_id}"
@@ -5069,7 +5101,8 @@ def test_when_gh_fails_its_words_are_told_and_nothing_is_claimed(team, forge):
 
 
 def test_without_gh_nothing_is_pushed_and_the_way_is_told(team, forge, tmp_path):
-    item_id = on_team("Bound every queue.")
+    item_id = "k-1"
+    put(team, "team", vouched(item_id, "Bound every queue."))
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "git").symlink_to(shutil.which("git"))
     team.setenv("PATH", str(tmp_path / "bin"))
@@ -5102,7 +5135,7 @@ def test_when_the_team_copy_cannot_be_annotated_the_open_request_is_told(team, f
 
 
 def test_when_the_second_of_two_requests_fails_the_first_is_told_and_kept(team, forge):
-    ready = {on_team("Bound every queue."), on_team("Name every thread.")}
+    put(team, "team", vouched("k-1", "Bound every queue."), vouched("k-2", "Name every thread."))
     (forge.home / "close after one").touch()
     told = refused(cambium.promote, to_scope="org")
     first = forge.requests[0]["url"]
@@ -5113,24 +5146,24 @@ def test_when_the_second_of_two_requests_fails_the_first_is_told_and_kept(team, 
     ]
     (forge.home / "closed").unlink()
     cambium.promote(to_scope="org")
-    assert {head for head, _ in forge.asked} == {f"cambium/promote-{each}" for each in ready}
+    assert forge.asked == [(f"cambium/promote-{each}", "main") for each in ("k-1", "k-2")]
     assert len(forge.requests) == 2
 
 
 def test_a_request_that_was_turned_down_can_be_made_anew(team, forge):
-    item_id, head = waiting("Bound every queue.")
+    [head] = waiting(team, "Bound every queue.")
     forge.drop(head)
-    told = cambium.promote(item_id, to_scope="org")
+    told = cambium.promote("k-0", to_scope="org")
     assert told["pr_url"] == forge.requests[1]["url"]
     assert items_on(team.hub)[0]["promotion"]["pr"] == forge.requests[1]["url"]
-    assert ids(items_on(team.org_hub, head)) == {item_id}
+    assert ids(items_on(team.org_hub, head)) == {"k-0"}
 
 
 @pytest.mark.parametrize(("call", "squash"), CALLS)
 def test_a_promotion_that_another_overtook_is_rebuilt_so_that_plain_git_merges_it(
     team, forge, call, squash
 ):
-    (first, one), (second, two) = waiting("Bound every queue."), waiting("Name every thread.")
+    one, two = waiting(team, "Bound every queue.", "Name every thread.")
     overtaken = tip(team.org_hub, two)
     forge.land(one, squash=squash)
     assert not forge.fits(two)
@@ -5138,28 +5171,28 @@ def test_a_promotion_that_another_overtook_is_rebuilt_so_that_plain_git_merges_i
     git(team.org_hub, "merge-base", "--is-ancestor", overtaken, two)
     forge.land(two)
     page = git(team.org_hub, "show", "main:KNOWLEDGE.md")
-    assert ids(items_on(team.org_hub, "main")) == {first, second}
+    assert ids(items_on(team.org_hub, "main")) == {"k-0", "k-1"}
     assert ("Bound every queue." in page, "Name every thread." in page) == (True, True)
     cambium.TOOLS[call].call({})
     assert items_on(team.hub) == []
 
 
 def test_a_rebuilt_promotion_keeps_what_reviewers_committed_to_it(team, forge):
-    (_, one), (second, two) = waiting("Bound every queue."), waiting("Name every thread.")
-    edited(team.org_hub, two, second, content="Name every thread and fiber.", x_review="ana")
+    one, two = waiting(team, "Bound every queue.", "Name every thread.")
+    edited(team.org_hub, two, "k-1", content="Name every thread and fiber.", x_review="ana")
     reviewed = forge.commit(two, "REVIEW.md", "Looks right.\n")
     forge.land(one)
     cambium.review_promotions()
     git(team.org_hub, "merge-base", "--is-ancestor", reviewed, two)
     forge.land(two)
-    [item] = [each for each in items_on(team.org_hub, "main") if each["id"] == second]
+    [item] = [each for each in items_on(team.org_hub, "main") if each["id"] == "k-1"]
     assert (item["content"], item["x_review"]) == ("Name every thread and fiber.", "ana")
     assert git(team.org_hub, "show", "main:REVIEW.md") == "Looks right."
     assert "Name every thread and fiber." in git(team.org_hub, "show", "main:KNOWLEDGE.md")
 
 
 def test_a_promotion_that_nothing_overtook_is_left_alone(team, forge):
-    _, head = waiting("Bound every queue.")
+    [head] = waiting(team, "Bound every queue.")
     forge.commit("main", "CODE_OF_CONDUCT.md", "Be kind.\n")
     before = tip(team.org_hub, head)
     cambium.review_promotions()
@@ -5167,7 +5200,7 @@ def test_a_promotion_that_nothing_overtook_is_left_alone(team, forge):
 
 
 def test_only_what_waits_is_rebuilt(team, forge):
-    (_, one), (_, two) = waiting("Bound every queue."), waiting("Name every thread.")
+    one, two = waiting(team, "Bound every queue.", "Name every thread.")
     forge.land(one, squash=True)
     git(team.org_hub, "branch", "cambium/notes", "main")
     forge.commit("cambium/notes", "NOTES.md", "a person's own\n")
@@ -5179,11 +5212,9 @@ def test_only_what_waits_is_rebuilt(team, forge):
 
 
 def test_a_rebuild_keeps_what_the_default_branch_said_of_the_same_item(team, forge):
-    team.setenv("CAMBIUM_ORG_PR", "0")
-    item_id = on_org(BODY)
-    team.setenv("CAMBIUM_ORG_PR", "1")
-    cambium.generalize(item_id, RULE)
-    edited(team.org_hub, "main", item_id, x_owner="platform")
+    put(team, "org", vouched("k-1", BODY))
+    cambium.generalize("k-1", RULE)
+    edited(team.org_hub, "main", "k-1", x_owner="platform")
     cambium.review_promotions()
     forge.land("cambium/generalize")
     [item] = items_on(team.org_hub, "main")
@@ -5191,7 +5222,7 @@ def test_a_rebuild_keeps_what_the_default_branch_said_of_the_same_item(team, for
 
 
 def test_a_promotion_that_cannot_be_merged_is_named_and_left_to_people(team, forge):
-    (_, one), (_, two) = waiting("Bound every queue."), waiting("Name every thread.")
+    one, two = waiting(team, "Bound every queue.", "Name every thread.")
     forge.commit(two, "NOTES.md", "this way\n")
     forge.commit("main", "NOTES.md", "that way\n")
     forge.land(one)
@@ -5203,9 +5234,8 @@ def test_a_promotion_that_cannot_be_merged_is_named_and_left_to_people(team, for
 
 
 def test_restating_retiring_and_verifying_share_one_pull_request(team, forge):
-    team.setenv("CAMBIUM_ORG_PR", "0")
-    one, two, three = on_org(BODY), on_org("Name every thread."), on_org("Bound every queue.")
-    team.setenv("CAMBIUM_ORG_PR", "1")
+    one, two, three = "k-1", "k-2", "k-3"
+    put(team, "org", vouched(one, BODY), vouched(two, "Name threads."), vouched(three, "Bound it."))
     before = items_on(team.org_hub, "main")
     told = [
         cambium.generalize(one, RULE),
@@ -5231,26 +5261,22 @@ def test_restating_retiring_and_verifying_share_one_pull_request(team, forge):
     ids=["merged", "squashed", "deleted"],
 )
 def test_the_shared_branch_serves_again_after_its_request_was_merged(team, forge, squash, deleted):
-    team.setenv("CAMBIUM_ORG_PR", "0")
-    one, two = on_org(BODY), on_org("Append to other_rollup.py")
-    team.setenv("CAMBIUM_ORG_PR", "1")
-    cambium.generalize(one, RULE)
+    put(team, "org", vouched("k-1", BODY), vouched("k-2", "Append to other_rollup.py"))
+    cambium.generalize("k-1", RULE)
     forge.land("cambium/generalize", squash=squash)
     if deleted:
         forge.drop("cambium/generalize")
-    told = cambium.generalize(two, "Append, never rewrite.")
+    told = cambium.generalize("k-2", "Append, never rewrite.")
     assert (told["via"], told["pr_url"]) == ("pr", forge.requests[1]["url"])
     forge.land("cambium/generalize")
     assert contents(items_on(team.org_hub, "main")) == [RULE, "Append, never rewrite."]
 
 
 def test_restating_again_on_a_pull_request_changes_nothing(team, forge):
-    team.setenv("CAMBIUM_ORG_PR", "0")
-    item_id = on_org(BODY)
-    team.setenv("CAMBIUM_ORG_PR", "1")
-    cambium.generalize(item_id, RULE)
+    put(team, "org", vouched("k-1", BODY))
+    cambium.generalize("k-1", RULE)
     before = tip(team.org_hub, "cambium/generalize")
-    told = cambium.generalize(item_id, RULE)
+    told = cambium.generalize("k-1", RULE)
     assert picked(told, "via", "detail") == {"via": "pr", "detail": "no change"}
     assert tip(team.org_hub, "cambium/generalize") == before
 
@@ -5265,6 +5291,21 @@ def test_a_waiting_promotion_of_one_alone_is_listed_and_settles(team, forge):
     assert local_items(team.ana) == []
 
 
+@pytest.mark.parametrize("mode", ["team", "solo"])
+def test_what_is_said_of_an_item_that_waits_reaches_the_org_after_it(team, forge, mode):
+    team.setenv("CAMBIUM_MODE", mode)
+    put(team, "local" if mode == "solo" else "team", vouched("k-1", "Bound every queue.", "first"))
+    cambium.promote("k-1", to_scope="org")
+    cambium.endorse("k-1", "said meanwhile")
+    forge.land("cambium/promote-k-1")
+    cambium.review_promotions()
+    forge.land("cambium/generalize")
+    cambium.review_promotions()
+    [item] = items_on(team.org_hub, "main")
+    assert [each["note"] for each in item["trust"]["endorsements"]] == ["first", "said meanwhile"]
+    assert (local_items(team.ana), items_on(team.hub) if mode == "team" else []) == ([], [])
+
+
 def test_an_org_export_under_review_is_rendered_and_not_pushed(team, forge):
     before = tip(team.org_hub, "main")
     told = cambium.export_markdown()
@@ -5277,8 +5318,8 @@ def test_an_org_export_under_review_is_rendered_and_not_pushed(team, forge):
 
 
 def test_an_item_is_restated_in_place_and_keeps_its_first_wording(team):
-    item_id = on_org(BODY)
-    told = cambium.generalize(item_id, RULE, note="it named a file")
+    put(team, "org", vouched("k-1", BODY))
+    told = cambium.generalize("k-1", RULE, note="it named a file")
     assert told == {
         "status": "generalized",
         "scope": "org",
@@ -5286,45 +5327,42 @@ def test_an_item_is_restated_in_place_and_keeps_its_first_wording(team):
         "content": RULE,
         "example": BODY,
     }
-    cambium.generalize(item_id, "A better rule.")
+    cambium.generalize("k-1", "A better rule.")
     [item] = items_on(team.org_hub, "main")
-    assert (item["id"], item["content"], item["example"]) == (item_id, "A better rule.", BODY)
+    assert (item["id"], item["content"], item["example"]) == ("k-1", "A better rule.", BODY)
     assert "A better rule." in git(team.org_hub, "show", "main:KNOWLEDGE.md")
     assert "it named a file" in git(team.org_hub, "log", "--format=%B", "main")
 
 
 def test_without_words_the_newest_endorsement_note_restates_an_item(team):
-    item_id = on_team(BODY, "an older phrasing")
-    cambium.endorse(item_id, RULE)
-    cambium.endorse(item_id, "")
-    cambium.promote(item_id, to_scope="org", force=True)
-    assert cambium.generalize(item_id)["content"] == RULE
+    put(team, "org", vouched("k-1", BODY, "an older phrasing", RULE, ""))
+    assert cambium.generalize("k-1")["content"] == RULE
 
 
 def test_restating_an_item_as_it_is_changes_nothing(team):
-    item_id = on_org(BODY)
-    cambium.generalize(item_id, RULE)
+    put(team, "org", vouched("k-1", BODY))
+    cambium.generalize("k-1", RULE)
     before = tip(team.org_hub, "main")
-    assert cambium.generalize(item_id, RULE)["detail"] == "no change"
+    assert cambium.generalize("k-1", RULE)["detail"] == "no change"
     assert tip(team.org_hub, "main") == before
 
 
 def test_a_restatement_passes_the_gate_too(team):
-    item_id, before = on_org(BODY), tip(team.org_hub, "main")
-    told = cambium.generalize(item_id, "Append to other_rollup.py")
+    put(team, "org", vouched("k-1", BODY))
+    before = tip(team.org_hub, "main")
+    told = cambium.generalize("k-1", "Append to other_rollup.py")
     assert picked(told, "status", "project_local_signals", "next") == {
         "status": "not_generalized",
         "project_local_signals": ["other_rollup.py"],
-        "next": f'generalize("{item_id}", org_content="the rule")',
+        "next": 'generalize("k-1", org_content="the rule")',
     }
     assert tip(team.org_hub, "main") == before
 
 
 def test_there_must_be_something_to_restate_an_item_with(team):
-    item_id = captured(BODY)
-    cambium.promote(item_id, force=True)
-    told = refused(cambium.generalize, item_id)
-    assert told.startswith(f"{item_id} has no endorsement note to restate it with\nFix: ")
+    put(team, "org", note("k-1", BODY))
+    told = refused(cambium.generalize, "k-1")
+    assert told.startswith("k-1 has no endorsement note to restate it with\nFix: ")
 
 
 def test_a_local_item_is_promoted_before_it_is_restated(team):
@@ -5335,17 +5373,17 @@ def test_a_local_item_is_promoted_before_it_is_restated(team):
 
 
 def test_a_team_item_can_be_restated_before_it_climbs(team):
-    item_id = on_team(BODY, RULE)
-    told = cambium.generalize(item_id)
+    put(team, "team", vouched("k-1", BODY, RULE))
+    told = cambium.generalize("k-1")
     assert picked(told, "scope", "content", "example") == {
         "scope": "team",
         "content": RULE,
         "example": BODY,
     }
-    assert cambium.promote(item_id, to_scope="org")["status"] == "promoted"
+    assert cambium.promote("k-1", to_scope="org")["status"] == "promoted"
 
 
-PLACES = {"local": captured, "team": on_team, "org": on_org}
+SCOPES = ["local", "team", "org"]
 
 
 def stored(team: People, scope: str) -> dict[str, Any]:
@@ -5355,10 +5393,10 @@ def stored(team: People, scope: str) -> dict[str, Any]:
     return dict(item)
 
 
-@pytest.mark.parametrize("scope", PLACES)
+@pytest.mark.parametrize("scope", SCOPES)
 def test_an_item_is_verified_where_it_is(team, scope):
-    item_id = PLACES[scope]("Bound every queue.")
-    told = cambium.verify_entry(item_id, "read the vendor page")
+    put(team, scope, vouched("k-1", "Bound every queue."))
+    told = cambium.verify_entry("k-1", "read the vendor page")
     item = stored(team, scope)
     assert (told["status"], told["scope"], told["last_verified"]) == (
         "verified",
@@ -5369,37 +5407,38 @@ def test_an_item_is_verified_where_it_is(team, scope):
     assert told.get("via") == ("direct" if scope == "org" else None)
 
 
-@pytest.mark.parametrize("scope", PLACES)
+@pytest.mark.parametrize("scope", SCOPES)
 def test_an_item_is_endorsed_where_it_is(team, scope):
-    item_id = PLACES[scope]("Bound every queue.")
-    told = cambium.endorse(item_id, "seen again")
+    put(team, scope, vouched("k-1", "Bound every queue."))
+    told = cambium.endorse("k-1", "seen again")
     newest = stored(team, scope)["trust"]["endorsements"][-1]
     assert (told["status"], told["scope"]) == ("endorsed", scope)
     assert picked(newest, "by", "note") == {"by": "ana", "note": "seen again"}
 
 
-@pytest.mark.parametrize("scope", PLACES)
+@pytest.mark.parametrize("scope", SCOPES)
 def test_an_item_is_deprecated_where_it_is_and_kept_with_the_reason(team, scope):
-    item_id = PLACES[scope]("Bound every queue.")
-    told = cambium.deprecate(item_id, "it was slow")
+    put(team, scope, vouched("k-1", "Bound every queue."))
+    told = cambium.deprecate("k-1", "it was slow")
     item = stored(team, scope)
     assert (told["status"], told["scope"]) == ("deprecated", scope)
     assert picked(item, "id", "status", "deprecated_by", "deprecated_reason") == {
-        "id": item_id,
+        "id": "k-1",
         "status": "deprecated",
         "deprecated_by": "ana",
         "deprecated_reason": "it was slow",
     }
     assert item["deprecated_at"] == item["updated_at"]
+    assert cambium.deprecate("k-1", "another reason")["status"] == "deprecated"
+    assert stored(team, scope) == item
 
 
-@pytest.mark.parametrize("scope", PLACES)
+@pytest.mark.parametrize("scope", SCOPES)
 def test_a_deprecated_item_is_neither_recalled_promoted_listed_nor_exported(team, scope):
-    item_id = PLACES[scope]("Bound every queue.")
-    cambium.endorse(item_id)
-    cambium.deprecate(item_id, "it was slow")
+    put(team, scope, vouched("k-1", "Bound every queue."))
+    cambium.deprecate("k-1", "it was slow")
     assert cambium.recall("bound queue")["results"] == []
-    assert cambium.promote(item_id, to_scope="org", force=True)["status"] != "pr_opened"
+    assert cambium.promote("k-1", to_scope="org", force=True)["status"] != "pr_opened"
     assert "Bound every queue." not in cambium.export_markdown("all")["markdown"]
     assert cambium.stale_report()["entries"] == []
     told = cambium.review_promotions()
@@ -5407,42 +5446,38 @@ def test_a_deprecated_item_is_neither_recalled_promoted_listed_nor_exported(team
     assert cambium.session_primer()["known"] == []
 
 
-@pytest.mark.parametrize("scope", PLACES)
-def test_deprecating_again_changes_nothing(team, scope):
-    item_id = PLACES[scope]("Bound every queue.")
-    cambium.deprecate(item_id, "it was slow")
-    before = stored(team, scope), tip(team.org_hub, "main")
-    assert cambium.deprecate(item_id, "another reason")["status"] == "deprecated"
-    assert (stored(team, scope), tip(team.org_hub, "main")) == before
-
-
 def test_a_commit_says_why_an_item_was_retired(team):
-    cambium.deprecate(on_team("Bound every queue."), "it was slow")
+    put(team, "team", vouched("k-1", "Bound every queue."))
+    cambium.deprecate("k-1", "it was slow")
     assert "it was slow" in git(team.hub, "log", "-1", "--format=%B", "cambium")
 
 
 @pytest.fixture
-def aged(team: People) -> dict[str, str]:
-    """Four team items last verified never, in 2020, ten days ago and now; their ids."""
-    found = {
-        name: on_team(f"Fact {name}", valid_while=f"while {name}")
-        for name in ("new", "old", "never", "mid")
+def aged(team: People) -> None:
+    """Four team items that were last verified never, in 2020, ten days ago and now."""
+    verified = {
+        "new": cambium.stamp(cambium.now()),
+        "old": "2020-01-01T00:00:00+00:00",
+        "never": "",
+        "mid": cambium.stamp(cambium.now() - timedelta(days=10, hours=1)),
     }
-    lately = cambium.stamp(cambium.now() - timedelta(days=10, hours=1))
-    edited(team.hub, "cambium", found["never"], last_verified=None)
-    edited(team.hub, "cambium", found["old"], last_verified="2020-01-01T00:00:00+00:00")
-    edited(team.hub, "cambium", found["mid"], last_verified=lately)
-    return found
+    put(
+        team,
+        "team",
+        *(
+            vouched(name, f"Fact {name}", last_verified=at, valid_while=f"while {name}")
+            for name, at in verified.items()
+        ),
+    )
 
 
 def test_the_stale_report_begins_with_what_nobody_ever_verified(team, aged):
     before = tip(team.hub, "cambium")
     told = cambium.stale_report()
-    names = {item_id: name for name, item_id in aged.items()}
-    assert [names[row["id"]] for row in told["entries"]] == ["never", "old", "mid", "new"]
+    assert [row["id"] for row in told["entries"]] == ["never", "old", "mid", "new"]
     assert (told["count"], told["never_verified"]) == (4, 1)
     assert told["entries"][0] == {
-        "id": aged["never"],
+        "id": "never",
         "scope": "team",
         "project": "ana",
         "kind": "note",
@@ -5465,29 +5500,32 @@ def test_the_stale_report_can_be_limited_by_age(aged):
 
 
 def test_the_stale_report_covers_team_and_org_of_one_or_all_projects(team):
-    org, mine = on_org("Bound every queue."), on_team("Name every thread.")
+    put(team, "org", vouched("k-org", "Bound every queue."))
+    put(team, "team", vouched("k-1", "Name every thread."), note("k-2", "Label pools."))
     captured("Local things are not promoted")
-    team.become("ben")
-    theirs = on_team("Label every pool.")
-    found = {name: ids(cambium.stale_report(name)["entries"]) for name in ("", "ana", "ben", "x")}
-    assert found == {"": {org, mine, theirs}, "ana": {org, mine}, "ben": {theirs}, "x": set()}
+    found = {
+        name: ids(cambium.stale_report(name)["entries"]) for name in ("", "ana", "heronry", "x")
+    }
+    assert found == {
+        "": {"k-org", "k-1", "k-2"},
+        "ana": {"k-org", "k-1"},
+        "heronry": {"k-2"},
+        "x": set(),
+    }
 
 
-def test_verifying_moves_an_item_to_the_end_of_the_report(team, aged):
-    cambium.verify_entry(aged["never"])
-    cambium.verify_entry(aged["old"])
-    assert [row["id"] for row in cambium.stale_report()["entries"]] == [
-        aged["mid"],
-        aged["new"],
-        aged["never"],
-        aged["old"],
-    ]
+def test_verifying_moves_an_item_to_the_end_of_the_report(aged):
+    cambium.verify_entry("never")
+    cambium.verify_entry("old")
+    order = [row["id"] for row in cambium.stale_report()["entries"]]
+    assert order == ["mid", "new", "never", "old"]
 
 
 def test_review_lists_each_item_once_with_the_call_to_make(team):
     ready, cold = captured("Ready for the team"), captured("Not ready yet")
     cambium.endorse(ready)
-    vouched, forced = on_team("Bound every queue."), on_org(BODY, RULE)
+    put(team, "team", vouched("k-team", "Bound every queue."))
+    put(team, "org", vouched("k-org", BODY, RULE))
     told = cambium.review_promotions()
     row = {"kind": "note", "recalls": 0, "endorsements": 1}
     assert told["eligible_for_team"] == [
@@ -5495,15 +5533,15 @@ def test_review_lists_each_item_once_with_the_call_to_make(team):
     ]
     assert told["eligible_for_org"] == [
         {
-            "id": vouched,
+            "id": "k-team",
             "content": "Bound every queue.",
-            "next": f'promote("{vouched}", to_scope="org")',
+            "next": 'promote("k-team", to_scope="org")',
             **row,
         }
     ]
     [needy] = told["org_needs_generalization"]
     assert picked(needy, "id", "project", "content", "project_local_signals") == {
-        "id": forced,
+        "id": "k-org",
         "project": "ana",
         "content": BODY,
         "project_local_signals": ["billing_rollup.py"],
@@ -5521,7 +5559,8 @@ def test_review_counts_recalls_that_are_not_folded_in_yet(team):
 
 
 def test_a_restated_item_no_longer_needs_generalization(team):
-    cambium.generalize(on_org(BODY), RULE)
+    put(team, "org", vouched("k-1", BODY, RULE))
+    cambium.generalize("k-1")
     assert cambium.review_promotions()["org_needs_generalization"] == []
 
 
@@ -5533,32 +5572,33 @@ def test_review_works_without_an_org(team):
 
 
 def test_an_export_shows_the_scopes_it_was_asked_for(team):
-    for place, put in PLACES.items():
-        put(f"Fact of {place}")
+    for place in SCOPES:
+        put(team, place, vouched(f"k-{place}", f"Fact of {place}"))
     before = tip(team.hub, "cambium"), git(team.ana, "status", "--porcelain")
     shown = {}
-    for scope in (*PLACES, "all"):
+    for scope in (*SCOPES, "all"):
         page = cambium.export_markdown(scope)["markdown"]
-        shown[scope] = {place for place in PLACES if f"**Fact of {place}**" in page}
-    assert shown == {scope: {scope} for scope in PLACES} | {"all": set(PLACES)}
+        shown[scope] = {place for place in SCOPES if f"**Fact of {place}**" in page}
+    assert shown == {scope: {scope} for scope in SCOPES} | {"all": set(SCOPES)}
     assert (tip(team.hub, "cambium"), git(team.ana, "status", "--porcelain")) == before
 
 
 def test_publishing_is_a_commit_only_when_the_page_is_behind(team):
-    on_org("Bound every queue.")
-    before = tip(team.org_hub, "main")
+    put(team, "org", vouched("k-1", "Bound every queue."))
     told = cambium.export_markdown()
+    before = tip(team.org_hub, "main")
     assert picked(told, "status", "published") == {"status": "published", "published": True}
+    assert git(team.org_hub, "show", "main:KNOWLEDGE.md") + "\n" == told["markdown"]
+    assert cambium.export_markdown()["published"] is True
     assert tip(team.org_hub, "main") == before
-    by_hand(team.org_hub, "main", lambda items: items.append({"id": "k-9", "content": "By hand"}))
+    put(team, "org", vouched("k-1", "Bound every queue."), note("k-2", "By hand"))
     cambium.export_markdown()
     assert "**By hand**" in git(team.org_hub, "show", "main:KNOWLEDGE.md")
-    assert ids(items_on(team.org_hub, "main")) > {"k-9"}
+    assert ids(items_on(team.org_hub, "main")) == {"k-1", "k-2"}
 
 
 def test_an_export_that_is_not_of_the_org_publishes_nothing(team):
-    on_org("Bound every queue.")
-    by_hand(team.org_hub, "main", lambda items: items.append({"id": "k-9", "content": "By hand"}))
+    put(team, "org", vouched("k-1", "Bound every queue."))
     before = tip(team.org_hub, "main")
     for scope in ("local", "team", "all"):
         told = cambium.export_markdown(scope)
@@ -5582,12 +5622,12 @@ def test_a_page_too_long_for_an_answer_is_kept_in_a_file(team):
 
 
 def test_the_primer_tells_what_is_known_and_what_to_check(team):
-    org = on_org("Bound every queue.")
+    put(team, "org", vouched("k-org", "Bound every queue."))
     local = captured("Staging is slow", valid_while="while it is shared")
     told = cambium.session_primer()
     assert picked(told, "project", "known_items") == {"project": "ana", "known_items": 2}
     assert told["known"] == [
-        {"id": org, "scope": "org", "kind": "note", "content": "Bound every queue."},
+        {"id": "k-org", "scope": "org", "kind": "note", "content": "Bound every queue."},
         {"id": local, "scope": "local", "kind": "note", "content": "Staging is slow"},
     ]
     [premise] = told["check_assumptions"]
@@ -5599,14 +5639,14 @@ def test_the_primer_tells_what_is_known_and_what_to_check(team):
 
 
 def test_the_primer_leaves_other_projects_team_items_to_recall(team):
-    team.become("ben")
-    on_team("Label every pool.")
-    team.become("ana")
+    put(team, "team", note("k-1", "Label every pool.", project="ben"))
     assert cambium.session_primer()["known"] == []
+    assert ids(cambium.recall("label pool")["results"]) == {"k-1"}
 
 
 def test_what_only_reads_writes_nothing(team):
-    on_team("Bound every queue.")
+    put(team, "team", vouched("k-1", "Bound every queue."))
+    cambium.recall("queue", scope="local")
     captured("Name every thread.")
     before = bytes_below(team.ana), bytes_below(team.ana_org), tip(team.hub, "cambium")
     for name, tool in cambium.TOOLS.items():
