@@ -378,6 +378,7 @@ QUIET = {
     "GCM_INTERACTIVE": "Never",
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_PAGER": "cat",
+    "GIT_NO_LAZY_FETCH": "1",  # a read never waits for the network; fetch() gets what reads need
     "GH_PROMPT_DISABLED": "1",
     "GH_NO_UPDATE_NOTIFIER": "1",
     "NO_COLOR": "1",
@@ -530,7 +531,7 @@ class Git:
     def network(self, *args: str) -> Ran:
         """Ask what talks to a remote; ssh may not prompt, unless the user set its command."""
         ssh = {} if self.own_ssh else {"GIT_SSH_COMMAND": "ssh -oBatchMode=yes"}
-        return self.ask(*args, extra=ssh)
+        return self.ask(*args, extra=ssh | {"GIT_NO_LAZY_FETCH": "0"})
 
     @functools.cached_property
     def own_ssh(self) -> bool:
@@ -726,25 +727,26 @@ SECRETS = tuple(
         ("slack-token", r"\b(xox[abeoprs]-[A-Za-z0-9-]{10,}|xapp-[A-Za-z0-9-]{10,})"),
         ("slack-webhook", r"(https://hooks\.slack\.com/services/[A-Za-z0-9/_-]{20,})"),
         ("stripe-key", r"\b([sr]k_(?:live|test)_[A-Za-z0-9]{16,})"),
-        ("api-key", r"\b(sk-(?=[A-Za-z0-9._-]*\d)[A-Za-z0-9_-][A-Za-z0-9._-]{18,}[A-Za-z0-9_-])"),
+        ("api-key", r"(?<![\w.-])(sk-(?=[A-Za-z._-]{0,200}\d)[A-Za-z0-9._-]{19,}[A-Za-z0-9_-])"),
         ("google-api-key", r"\b(AIza[A-Za-z0-9_-]{35}|ya29\.[A-Za-z0-9_-]{20,})"),
         ("package-token", r"\b(npm_[A-Za-z0-9]{36}|pypi-[A-Za-z0-9_-]{40,}|hf_[A-Za-z0-9]{30,})"),
-        ("jwt", r"\b(eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,})"),
+        ("jwt", r"(?<![\w-])(eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,})"),
         (
             "url-password",
-            r"(?i)\b[a-z][a-z0-9+.-]*://[^\s/:@]*:"
-            r"((?![<${*\[]|x{3,}|password@|\.\.\.)[^\s/@]{3,})@",
+            r"(?i)(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,20}://[^\s/:@]{0,100}:"
+            r"((?![<${*\[]|x{3,}|password@|\.\.\.)[^\s/@]{3,500})@",
         ),
         (
             "bearer-token",
-            r"(?i)\b(?:authorization\s*[:=]\s*)?(?:bearer|basic)\s+"
-            r"((?=[A-Za-z0-9+/._~-]*\d)[A-Za-z0-9+/._~-]{20,}=*)",
+            r"(?i)\b(?:bearer|basic)\s{1,9}"
+            r"((?=[A-Za-z+/._~-]{0,200}\d)[A-Za-z0-9+/._~-]{20,}=*)",
         ),
         (
             "assigned-secret",
-            rf"(?i)\b[A-Za-z0-9_.-]*(?:{NAMED}|(?<=_)pass)s?(?:_[A-Za-z0-9]+)*[\"']?"
-            r"\s*[:=]\s*[\"']?"
-            r"((?=[^\s\"',;]*\d)(?=[^\s\"',;]*[A-Za-z])[A-Za-z0-9+/._~!@#$%^&*=-]{8,})",
+            rf"(?i)(?:{NAMED}|(?<=_)pass)s?(?:_[A-Za-z0-9]{{1,30}}){{0,4}}[\"']?"
+            r"\s{0,9}[:=]\s{0,9}[\"']?"
+            r"((?=[^\s\"',;\d]{0,200}\d)(?=[^\s\"',;A-Za-z]{0,200}[A-Za-z])"
+            r"[A-Za-z0-9+/._~!@#$%^&*=-]{8,})",
         ),
         ("hex-key", rf"(?i)\b{NAMED}\b[^\n0-9a-f]{{1,24}}?\b([0-9a-f]{{32,}})\b"),
     )
@@ -1253,6 +1255,7 @@ def signature(*paths: Path) -> tuple[object, ...]:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file durably: a reader, or a crash, sees the old bytes or the new ones."""
+    path = path.resolve()  # a linked file stays a link
     name = path.with_name(f"{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
     try:
         with open(name, "xb") as file:
@@ -1458,6 +1461,7 @@ class LocalStore:
             daily,
         )
         self.usage, self.onward = usage or UsageLog(home, "usage"), onward
+        self.kept_out = False
         self.seen: tuple[tuple[object, ...], Document] = ((None,), Document())
 
     def read(self) -> Document:
@@ -1538,25 +1542,32 @@ class LocalStore:
 
     def keep_out_of_git(self) -> None:
         """Where setup() never ran, the store stays untracked through `.git/info/exclude`."""
-        if self.path.exists() or not self.exclude:
+        if self.kept_out or not self.exclude:
             return
+        self.kept_out = True
         with contextlib.suppress(OSError):
-            add_line(self.exclude, "/.cambium/")
+            if not has_line(self.home.parent / ".gitignore", ".cambium/"):
+                add_line(self.exclude, "/.cambium/")
+
+
+def has_line(path: Path, line: str) -> bool:
+    """True when a gitignore file has the line in some spelling."""
+    try:
+        lines = path.read_bytes().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return False
+    return line.strip("/") in [each.rstrip().strip("/") for each in lines]
 
 
 def add_line(path: Path, line: str) -> bool:
     """Append a line unless a spelling of it is there; the rest stays byte for byte."""
-    path = path.resolve()
-    old = path.read_bytes() if path.exists() else b""
-    if line.strip("/") in [
-        each.rstrip().strip("/") for each in old.decode("utf-8", "replace").splitlines()
-    ]:
+    if has_line(path, line):
         return False
+    old = path.read_bytes() if path.exists() else b""
     end = b"\r\n" if b"\r\n" in old else b"\n"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(
-        path, old + (end if old and not old.endswith(b"\n") else b"") + line.encode() + end
-    )
+    gap = end if old and not old.endswith(b"\n") else b""
+    write_atomically(path, old + gap + line.encode() + end)
     return True
 
 
@@ -1611,7 +1622,21 @@ class BranchStore:
 
     @property
     def tracking(self) -> str:
+        """Our own ref for the branch as last seen: no branch or tag of the user's can be in its
+        way, and one name is never the folder of another."""
+        return f"refs/cambium/{self.remote}/{self.branch.replace('/', '%2F')}"
+
+    @property
+    def usual(self) -> str:
+        """Where git itself keeps it: what a clone knows before we first fetch."""
         return f"refs/remotes/{self.remote}/{self.branch}"
+
+    @functools.cached_property
+    def push_elsewhere(self) -> str:
+        """The URL that pushes go to, where the remote has another one for fetching."""
+        fetched = self.git.ask("remote", "get-url", "--", self.remote).out
+        pushed = self.git.ask("remote", "get-url", "--push", "--", self.remote).out
+        return re.sub(r"://[^/@\s]+@", "://", pushed) if pushed != fetched else ""
 
     @functools.cached_property
     def home(self) -> Path:
@@ -1632,11 +1657,11 @@ class BranchStore:
     def tip(self) -> str | None:
         """The commit last seen on the remote's branch; files tell whether git must be asked."""
         common = self.git.common
-        mark = signature(
-            common / self.tracking, common / "packed-refs", common / "reftable" / "tables.list"
-        )
+        refs = (common / self.tracking, common / self.usual, common / "packed-refs")
+        mark = signature(*refs, common / "reftable" / "tables.list")
         if mark != self.ref[0]:
-            self.ref = mark, self.git.commit_at(self.tracking)
+            seen = self.git.commit_at(self.tracking)
+            self.ref = mark, seen if seen or self.base else self.git.commit_at(self.usual)
         return self.ref[1]
 
     def read(self) -> Document:
@@ -1697,9 +1722,12 @@ class BranchStore:
     def fetches(self) -> Json:
         """When the branch was last fetched, when and why that failed; shared by processes."""
         try:
-            return a_dict(from_json_text(self.clock.read_bytes()))
+            noted = a_dict(from_json_text(self.clock.read_bytes()))
         except (OSError, ValueError):
             return {}
+        times = {key: noted.get(key) for key in ("ok_at", "failed_at")}
+        kept = {k: v for k, v in times.items() if isinstance(v, (int, float)) and 0 < v < 1e11}
+        return kept | {"problem": str(noted.get("problem") or "")}
 
     def note(self, problem: str = "") -> None:
         noted: Json = {
@@ -1748,7 +1776,12 @@ class BranchStore:
             )
         if absent and self.base:  # merged and deleted: the next proposal starts afresh
             self.git.ask("update-ref", "-d", self.tracking)
-        return self.tip() if ran else None
+        if not ran:
+            return None
+        tip = self.tip()
+        if tip:
+            self.git.network("cat-file", "-e", f"{tip}:{self.FILE}")  # a partial clone gets it now
+        return tip
 
     # Writing
 
@@ -1874,19 +1907,27 @@ class BranchStore:
     def push(self, commit: str, parents: list[str]) -> bool:
         """Swap the branch to `commit`: True when it landed, False when another writer was first.
         Raises with the remote's words when it was neither."""
-        ran = self.git.network(
-            "push", "--no-verify", self.remote, f"{commit}:refs/heads/{self.branch}"
-        )
-        seen = None if ran else self.fetch()
-        if not ran and not (seen and self.git.contains(seen, commit)):
+        plain = ("-c", f"remote.{self.remote}.mirror=false", "push", "--no-verify", self.remote)
+        ran = self.git.network(*plain, f"{commit}:refs/heads/{self.branch}")
+        seen = commit if ran and not self.push_elsewhere else self.fetch()
+        landed = bool(seen and self.git.contains(seen, commit))
+        if ran and not landed:
+            raise CambiumError(
+                f"{self.remote} pushes to {self.push_elsewhere}, and what it fetches from does not "
+                f"have the commit",
+                fix=f"let {self.remote} push to where it fetches from, or set CAMBIUM_REMOTE",
+            )
+        if not landed:
             if seen and seen not in parents:
                 return False
+            clash = "cannot create" in ran.err or "directory file conflict" in ran.err
+            other = "a branch there has the same name as a folder: rename it, or choose another"
+            fix = f"make `git push` work in {self.git.where}; call again"
             raise CambiumError(
                 f"{self.remote} refused the push to {self.branch}: {ran.words}",
-                fix=f"nothing was written; make `git push` work in {self.git.where}; call again",
+                fix=f"nothing was written; {f'{other} CAMBIUM_TEAM_BRANCH' if clash else fix}",
             )
-        # git moves the tracking ref itself unless the clone follows other branches only.
-        self.git.ask("update-ref", self.tracking, commit)
+        self.git("update-ref", self.tracking, commit)
         self.note()
         return True
 
@@ -1975,12 +2016,12 @@ class OrgStore:
 
     def catch_up(self, branches: Iterable[str]) -> list[str]:
         """Merge the default branch into the proposals that wait and that it overtook; problems."""
-        trunk, problems, seen = self.trunk.tip(), [], f"refs/remotes/{self.trunk.remote}/"
-        asked = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--prune")
-        self.git.network(*asked, self.trunk.remote, f"+refs/heads/cambium/*:{seen}cambium/*")
+        trunk, problems, remote = self.trunk.tip(), [], self.trunk.remote
+        asked = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--prune", remote)
+        self.git.network(*asked, f"+refs/heads/cambium/*:refs/cambium/{remote}/cambium%2F*")
         for branch in branches:
             proposal = self.proposal(branch)
-            tip = self.git.commit_at(seen + branch)
+            tip = self.git.commit_at(proposal.tracking)
             why = message("merge", [], proposal.agent, "follow the default branch")
             try:
                 if tip and trunk and proposal.overtaken(tip, trunk):
@@ -2284,10 +2325,10 @@ def find_board(config: Config, place: Place, board_repo: str = "", *, fetch: boo
             stale,
             f"make `git fetch {config.remote}` work in {repo}" if failed else "",
         )
-    why = f" ({failed})" if failed else ""
-    return Board(
-        repo, by, problem=f"no agentsync board: {repo} has no branch '{branch}'{why}", fix=fix
-    )
+    if failed:
+        asked = f"the agentsync board of {repo} could not be asked for: {failed}"
+        return Board(repo, by, problem=asked, fix=f"make `git fetch {config.remote}` work there")
+    return Board(repo, by, problem=f"no agentsync board: {repo} has no branch '{branch}'", fix=fix)
 
 
 def newest_ref(git: Git, tracking: str, head: str) -> str:
@@ -3027,11 +3068,10 @@ NOT_FILES = re.compile(
     r"(?i)(?:node|next|nuxt|vue|three|d3|express|react|backbone|ember|chart|moment|socket|asp|ado|vb"
     r"|web3|discord|deno|bun)\.(?:js|io|net|py)|(?:console|math|logger|log)\.\w+|process\.env"
 )
-FILES = re.compile(r"(?<![\w@])((?:[\w.~-]+/)*[\w-]+(?:\.[\w-]+)*\.([A-Za-z]\w{0,11}))(?![\w(])")
-NAMED_FILES = re.compile(
-    r"(?<![\w.])((?:[\w.-]+/)*(?:(?:Docker|Container|GNUmake|Make|Jenkins|Vagrant|Proc|Pip|Gem|Rake"
-    r"|Brew|Just|Tilt|Caddy|Pod|Fast)file|CODEOWNERS|\.(?:env|[a-z]+rc|[a-z]+ignore|gitattributes"
-    r"|gitmodules|editorconfig)))(?!\w)"
+PATHS = re.compile(r"[\w./~@-]+")
+NAMED_FILE = re.compile(
+    r"(?:Docker|Container|GNUmake|Make|Jenkins|Vagrant|Proc|Pip|Gem|Rake|Brew|Just|Tilt|Caddy|Pod"
+    r"|Fast)file|CODEOWNERS|\.(?:env|[a-z]+rc|[a-z]+ignore|gitattributes|gitmodules|editorconfig)"
 )
 TEST_IDS = re.compile(
     r"\b(test_\w+|\w+_test\b|Test(?!Case\b|Client\b|Suite\b|Containers\b)[A-Z]\w+)"
@@ -3041,28 +3081,32 @@ REFS = re.compile(r"(?i)\b((?:dec|con|pipe)-(?!(?:19|20)\d\d\b)\d{3,}(?:-[0-9a-z
 
 def repo_specific(text: str, project: str) -> list[str]:
     """What in a text only makes sense in its own repository: files, tests, record ids, its name."""
-    signals = []
-    for match in FILES.finditer(text):
-        path, ending = match[1], match[2]
-        stem_of = path.rpartition(".")[0]
-        told = ending.casefold() in EXTENSIONS and (
-            len(ending) > 1 or (len(stem_of) > 1 and "." not in stem_of and ending.islower())
-        )
-        shaped = ending.islower() and (
-            len(ending) <= 4
-            and ("_" in path or "/" in path)
-            and "//" not in text[: match.start()][-8:]
-        )
-        if (told and not NOT_FILES.fullmatch(path)) or shaped:
-            signals.append(path)
-    signals += [
-        match[1] for pattern in (NAMED_FILES, TEST_IDS, REFS) for match in pattern.finditer(text)
-    ]
+    # One pass over whole runs: a pattern that may start anywhere in a run takes its square.
+    runs = ((match[0], text[match.end() : match.end() + 1]) for match in PATHS.finditer(text))
+    signals = [path for run, after in runs if after != "(" and (path := file_in(run))]
+    signals += [match[1] for pattern in (TEST_IDS, REFS) for match in pattern.finditer(text)]
     pieces = [re.escape(piece) for piece in re.split(r"[-_.\s]+", project) if piece]
     if pieces:
         named = re.search(rf"(?<!\w){r'[-_. ]?'.join(pieces)}(?!\w)", text, re.I)
         signals += [named[0]] if named else []
     return list(dict.fromkeys(signals))
+
+
+def file_in(run: str) -> str:
+    """The file that a run of path characters names, or empty: a slash list or an abbreviation."""
+    path = run.rstrip("./~@-").lstrip("/-")
+    base = path.rpartition("/")[2]
+    if NAMED_FILE.fullmatch(base):
+        return path
+    stem_of, dot, ending = base.lstrip(".").rpartition(".")
+    if "@" in path or not dot or not stem_of or not re.fullmatch(r"[A-Za-z]\w{0,11}", ending):
+        return ""
+    one_letter = len(ending) == 1
+    known = ending.casefold() in EXTENSIONS and not NOT_FILES.fullmatch(path)
+    if known and not (one_letter and (len(stem_of) < 2 or "." in stem_of or ending.isupper())):
+        return path
+    shaped = ending.islower() and len(ending) <= 4 and ("_" in path or "/" in path)
+    return path if shaped and not run.startswith("//") else ""
 
 
 def ready_for_team(item: Item, threshold: int) -> bool:
@@ -3203,7 +3247,7 @@ def escaped(text: str) -> str:
     text = unmangled(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     text = re.sub(r"([\\`*\[\]|~])|(?<![^\W_])(_)|(_)(?![^\W_])", lambda m: "\\" + m[0], text)
     text = re.sub(
-        r"(?m)^(\s*)([#+=-])|^(\s*\d+)([.)])",
+        r"(?m)^([^\S\n]*)([#+=-])|^([^\S\n]*\d+)([.)])",
         lambda m: f"{m[1] or m[3] or ''}\\{m[2] or m[4]}",
         text,
     )
@@ -3328,9 +3372,11 @@ class Parameter:
                     f"{self.name}={value!r} is not allowed", fix=f"use one of {allowed}"
                 )
         elif not isinstance(meant, self.kind):
-            raise CambiumError(
-                f"{self.name}={value!r} is not {self.kind.__name__}", fix=f"give {self.about}"
-            )
+            what = f"{self.name}={value!r} is not {self.kind.__name__}"
+            raise CambiumError(what, fix=f"give {self.name}: {self.about}")
+        elif isinstance(meant, str) and len(meant) > MOST_CHARACTERS:
+            what = f"{self.name} has {len(meant):,} characters"
+            raise CambiumError(what, fix=f"keep it under {MOST_CHARACTERS:,}")
         return meant
 
 
@@ -3372,7 +3418,7 @@ class Tool:
             result = self.fn(**given)
         except NotConfigured as unconfigured:
             result = unconfigured.guidance
-        return dict(printable(result))
+        return bounded(dict(printable(result)))
 
 
 def printable(value: Any) -> Any:
@@ -3385,6 +3431,27 @@ def printable(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [printable(inner) for inner in value]
     return value
+
+
+MOST_REPLY = 20_000  # characters; clients warn above 10,000 tokens
+
+
+def bounded(result: Result) -> Result:
+    """A reply that fits a client: where it does not, its longest texts are cut until it does."""
+    for most in (MOST_REPLY + 100, 4_000, 1_000, 300, 100, 40):
+        result = cut(result, most)
+        if len(json.dumps(result, ensure_ascii=False)) < MOST_REPLY + 4_000:
+            break
+    return result
+
+
+def cut(value: Any, most: int) -> Any:
+    """Any JSON value without texts longer than `most` characters."""
+    if isinstance(value, str):
+        return shorten(value, most)
+    if isinstance(value, dict):
+        return {key: cut(inner, most) for key, inner in value.items()}
+    return [cut(inner, most) for inner in value] if isinstance(value, list) else value
 
 
 TOOLS: dict[str, Tool] = {}
@@ -3413,7 +3480,6 @@ def tool(
 # git or a file itself.
 
 ItemId = Annotated[str, "Id as recall() or capture() gave it, e.g. k-3f9a12bc07de"]
-MOST_REPLY = 20_000  # characters; clients warn above 10,000 tokens
 
 
 def lean(**values: Any) -> Result:
@@ -3521,6 +3587,8 @@ def required_gaps(config: Config, root: str) -> list[Gap]:
     """What keeps every tool from working."""
     gaps = []
     problem = ""
+    if not shutil.which("git"):
+        gaps.append(Gap("git", "git is not on PATH, and every store is git", "install git"))
     if config.repo:
         try:
             locate(config.repo)
@@ -3536,34 +3604,31 @@ def required_gaps(config: Config, root: str) -> list[Gap]:
     return gaps
 
 
-def org_gap(config: Config, place: Place | None) -> list[Gap]:
-    """The gap of an org scope that is off."""
+def org_gap(config: Config, place: Place | None, root: str = "") -> list[Gap]:
+    """The gap of an org scope that is off, or that cannot open its pull requests."""
     problem = org_problem(config, place) if config.org_repo and place else ""
     if config.org_repo and not problem:
-        return []
+        cost = "org changes are to be pull requests, and gh is not on PATH"
+        fix = "install gh and run `gh auth login`, or unset CAMBIUM_ORG_PR"
+        lacks = config.org_pr and not shutil.which("gh")
+        return [Gap("CAMBIUM_ORG_PR", cost, fix)] if lacks else []
     off = "org scope is off: promotion ends at the team, and org knowledge is not recalled"
+    known, offer = config.repo or root, "owner/knowledge or /abs/path/to/clone"
     cost = f"{problem}: {off}" if problem else off
-    return [
-        Gap(
-            "CAMBIUM_ORG_REPO",
-            cost,
-            setup_call(config.repo, config.agent, org_repo="owner/knowledge or /abs/path/to/clone"),
-        )
-    ]
+    return [Gap("CAMBIUM_ORG_REPO", cost, setup_call(known, config.agent, org_repo=offer))]
 
 
 def unconfigured(config: Config, gaps: list[Gap], root: str) -> Result:
     """The status() answer of a server that cannot work yet."""
-    known = (
-        config.repo if config.repo and "CAMBIUM_REPO" not in [gap.setting for gap in gaps] else root
-    )
+    bad = any(gap.setting == "CAMBIUM_REPO" for gap in gaps)
+    known = config.repo if config.repo and not bad else root
     return {
         "configured": False,
         "me": config.agent or None,
         "project": None,
         "config_file": config.config_file,
         "config_source": dict(config.sources),
-        "gaps": [gap.to_json() for gap in (*gaps, *org_gap(config, None), *config.gaps)],
+        "gaps": [gap.to_json() for gap in (*gaps, *org_gap(config, None, root), *config.gaps)],
         "next_step": setup_call(known, config.agent),
     }
 
@@ -4085,6 +4150,9 @@ def promote_to_org(at: Here, item_id: str, org_content: str, *, force: bool) -> 
         return promote_all_to_org(at, org, force=force)
     scope, item = scopes.find(item_id)
     solo = at.config.mode == "solo"
+    if scope == "org" and org_content not in ("", item.content):
+        call = f'generalize("{item_id}", org_content=…)'
+        return already_there(scope, item) | {"detail": f"already in org; restate it: {call}"}
     if scope == "org":
         return already_there(scope, item)
     if scope == "local" and not solo:
@@ -4736,6 +4804,9 @@ def readable_hits(result: Result) -> Iterator[str]:
     if result.get("more"):
         yield f"… and {result['more']} more: --limit"
     yield from (f"degraded: {problem}" for problem in result.get("degraded", []))
+    for scope, seen in result.get("freshness", {}).items():
+        if seen.get("problem"):
+            yield f"{scope} as of {seen['fetched_at'] or 'never'}: {one_line(seen['problem'])}"
 
 
 def add_command(commands: Any, entry: Tool) -> None:
@@ -4856,7 +4927,7 @@ class Demo:
             if self.keep
             else "The directory is gone again; --keep leaves it."
         )
-        self.say("Next: README.md, 'Connect a client'.")
+        self.say("Next: README.md, 'Install and connect a client'.")
         return 0
 
     def say(self, *lines: str) -> None:

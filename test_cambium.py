@@ -4391,6 +4391,66 @@ def test_a_warm_recall_over_all_scopes_starts_no_program(team, monkeypatch):
     assert ids(cambium.recall("bound queue")["results"]) == found
 
 
+STARTS = ["a.", "a/", "-", "a-", "dec-", "sk-", "eyJ-", "see https://a.", "\n", "@a", "token ", "_"]
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_no_text_can_keep_the_server_busy_for_long(start):
+    text, done = (start * 100_000)[:100_000], threading.Event()
+
+    def read() -> None:
+        cambium.clean(text)
+        cambium.repo_specific(text, "heronry")
+        cambium.escaped(text)
+        list(cambium.words(text))
+        done.set()
+
+    threading.Thread(target=read, daemon=True).start()
+    assert done.wait(20), "a pattern takes the square of what it reads"
+
+
+def test_no_tool_answers_more_than_a_client_takes(team):
+    long = "x" * 99_000
+    odd = note("k-odd", long, kind=long, project=long, tags=(long,) * 9, why=long, valid_while=long)
+    notes = tuple(cambium.Endorsement(long, long, long) for _ in range(9))
+    written(
+        team.ana / ".cambium" / "knowledge.json",
+        replace(odd, trust=cambium.Trust(9, notes, (long,))),
+    )
+    for call in ({"item_id": "k-odd"}, {"item_id": "k-odd", "note": long}):
+        assert len(json.dumps(cambium.TOOLS["endorse"].call(call))) < 25_000
+    for name in ("review_promotions", "session_primer", "status", "stale_report", "promote"):
+        assert len(json.dumps(cambium.TOOLS[name].call({}))) < 25_000
+
+
+def test_a_push_that_goes_elsewhere_is_no_proof(team, tmp_path):
+    fork = tmp_path / "fork.git"
+    git(tmp_path, "clone", "-q", "--bare", str(team.hub), fork.name)
+    git(team.ana, "remote", "set-url", "--push", "origin", str(fork))
+    item_id = captured("Bound every queue.")
+    cambium.endorse(item_id)
+    assert str(fork) in refused(cambium.promote, item_id)
+    assert ids(local_items(team.ana)) == {item_id}
+
+
+def test_a_push_url_of_the_same_repository_works(team):
+    git(team.ana, "remote", "set-url", "--push", "origin", f"file://{team.hub}")
+    item_id = on_team("Bound every queue.")
+    assert ids(items_on(team.hub)) == ids(cambium.recall("bound queue")["results"]) == {item_id}
+
+
+def test_a_branch_whose_folder_is_in_the_way_is_explained(team):
+    git(team.ana, "push", "-q", "origin", "main:refs/heads/cambium/x")
+    cambium.endorse(captured("Bound every queue."))
+    assert "choose another CAMBIUM_TEAM_BRANCH" in refused(cambium.promote)
+
+
+def test_refs_of_the_users_clone_that_clash_with_a_branch_name_do_not_matter(team):
+    git(team.ana, "update-ref", "refs/remotes/origin/cambium/x", "HEAD")
+    item_id = on_team("Bound every queue.")
+    assert ids(items_on(team.hub)) == ids(cambium.recall("bound queue")["results"]) == {item_id}
+
+
 # ── Tools: local to team ────────────────────────────────────────────────────
 
 
