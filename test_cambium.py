@@ -6276,7 +6276,7 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     (
         "recall",
         {"query": "x", "limit": {"a": 1}},
-        "limit={'a': 1} is not int\nFix: give How many results, 1 to 25",
+        "limit={'a': 1} is not int\nFix: give limit: How many results, 1 to 25",
     ),
     (
         "capture",
@@ -7071,7 +7071,7 @@ def fingerprint(place: Path) -> dict[str, str]:
     """A hash of every file below that is the user's: work tree, index, config, HEAD, branches,
     stash and their logs; not objects, what a fetch moves, or what is cambium's own."""
     ours = re.compile(
-        r"(.*/)?(\.cambium|\.git/(objects|cambium-wt|info/exclude|(logs/)?refs/remotes))(/|$)"
+        r"(.*/)?(\.cambium|\.git/(objects|cambium-wt|info/exclude|(logs/)?refs/(remotes|cambium)))(/|$)"
     )
     files = {
         path.relative_to(place).as_posix(): path for path in place.rglob("*") if path.is_file()
