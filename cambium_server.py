@@ -331,8 +331,8 @@ class Config:
         )
         gaps = [broken] * bool(problem)
         layers = [("environment", environ), ("config file", stored)]
-        marked = Path(home or os.path.join(here, ".cambium")).resolve()
-        if here and marked.is_dir() and marked != Path(path).resolve().parent:
+        marked = Path(home or os.path.join(here, ".cambium"))
+        if here and marked.is_dir() and marked.resolve() != Path(path).resolve().parent:
             layers.insert(1, ("session", {"CAMBIUM_REPO": here}))
         values: dict[str, Any] = {"config_file": path}
         sources = []
@@ -1315,6 +1315,16 @@ def locked(path: Path, wait: float = 30) -> Iterator[None]:
         os.close(handle)
 
 
+@contextlib.contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """Turn what the file system refuses below `place` into an error with a fix."""
+    try:
+        yield
+    except OSError as error:
+        what = f"cannot write {error.filename or place}: {error.strerror or error}"
+        raise CambiumError(what, fix=f"free some space, or make {place} writable") from error
+
+
 def try_lock(handle: int) -> bool:
     try:
         if sys.platform == "win32":
@@ -1484,7 +1494,7 @@ class LocalStore:
             return Document(problem=f"{self.path} is damaged: {error}")
 
     def mutate(self, change: Callable[[Document], T], why: str) -> T:
-        with locked(self.home / "lock"):
+        with writing(self.home), locked(self.home / "lock"):
             self.keep_out_of_git()
             document = self.sound().copy()
             batches = self.usage.take()
@@ -1523,19 +1533,24 @@ class LocalStore:
     def write(self, document: Document) -> None:
         for leftover in self.home.glob(
             "knowledge.json.*.tmp"
-        ):  # of a writer that died: we hold the lock
+        ):  # of one that died: we hold the lock
             leftover.unlink(missing_ok=True)
-        try:
-            write_atomically(self.path, document.render())
-        except OSError as error:
-            fix = f"free some space, or make {self.home} writable; nothing was changed"
-            raise CambiumError(f"cannot write {self.path}: {error.strerror}", fix=fix) from error
+        write_atomically(self.path, document.render())
         document.changed = False
         self.seen = signature(self.path), document
 
+    def prove(self) -> None:
+        """Raises CambiumError unless a write of the whole document would succeed now."""
+        with writing(self.home), locked(self.home / "lock"):
+            probe = self.home / f"knowledge.json.{uuid.uuid4().hex[:8]}.tmp"
+            try:
+                write_atomically(probe, self.read().render())
+            finally:
+                probe.unlink(missing_ok=True)
+
     def keep(self, name: str, text: str) -> Path:
         """A text too long for a reply, as a file beside the store."""
-        with locked(self.home / "lock"):
+        with writing(self.home), locked(self.home / "lock"):
             self.keep_out_of_git()
             write_atomically(self.home / name, text.encode("utf-8", "replace"))
         return self.home / name
@@ -1762,11 +1777,11 @@ class BranchStore:
 
     def fetch(self) -> str | None:
         """The tip of the remote's branch now, None where there is none. Raises CambiumError."""
+        # The ref is ours and so is the lock we hold: a lock file on it is of a git that died.
+        Path(f"{self.git.common / self.tracking}.lock").unlink(missing_ok=True)
         spec = f"+refs/heads/{self.branch}:{self.tracking}"
-        asked = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", self.remote, spec)
-        ran = self.git.network(*asked)
-        if "cannot lock ref" in ran.err:  # the user's own fetch got in between
-            ran = self.git.network(*asked)
+        asked = ("--quiet", "--no-tags", "--no-write-fetch-head", "--refmap=", self.remote, spec)
+        ran = self.git.network("fetch", *asked)
         absent = "couldn't find remote ref" in ran.err
         self.note("" if ran or absent else ran.words)
         if not ran and not absent:
@@ -1786,7 +1801,7 @@ class BranchStore:
     # Writing
 
     def mutate(self, change: Callable[[Document], T], why: str) -> T:
-        with locked(self.home / "lock", wait=90):
+        with writing(self.home), locked(self.home / "lock", wait=90):
             batches = self.usage.take() if self.usage else []
             for attempt in range(ATTEMPTS):
                 parents, document = self.freshest()
@@ -1796,7 +1811,7 @@ class BranchStore:
                 if not commit or self.push(commit, parents):
                     UsageLog.done(batches)
                     return result
-                time.sleep(random.uniform(0, min(2.0, 0.1 * 2**attempt)))
+                time.sleep(random.uniform(0, min(1.0, 0.1 * 2**attempt)))
         raise Conflict(
             f"{self.branch} moved {ATTEMPTS} times while we wrote; nothing was written",
             fix="call the tool again in a minute: it is safe to repeat",
@@ -2017,8 +2032,8 @@ class OrgStore:
     def catch_up(self, branches: Iterable[str]) -> list[str]:
         """Merge the default branch into the proposals that wait and that it overtook; problems."""
         trunk, problems, remote = self.trunk.tip(), [], self.trunk.remote
-        asked = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--prune", remote)
-        self.git.network(*asked, f"+refs/heads/cambium/*:refs/cambium/{remote}/cambium%2F*")
+        asked = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--refmap=", "--prune")
+        self.git.network(*asked, remote, f"+refs/heads/cambium/*:refs/cambium/{remote}/cambium%2F*")
         for branch in branches:
             proposal = self.proposal(branch)
             tip = self.git.commit_at(proposal.tracking)
@@ -4101,15 +4116,20 @@ def promote_to_team(at: Here, item_id: str, *, force: bool) -> Result:
             "detail": f"no local item has {threshold} recalls or an endorsement",
             "next": "endorse(item_id, note) vouches for one",
         }
+    scopes.local.prove()  # what goes up must be able to leave here
     moment, ids = now(), [each.id for each in chosen]
     entered = scopes.team.mutate(
         functools.partial(enter_all, items=chosen, scope="team", moment=moment),
         message("promote", ids, at.config.agent, "forced" if force else ""),
     )
     up = [each for each, there in zip(chosen, entered, strict=True) if there.active]
-    scopes.local.mutate(functools.partial(remove_unchanged, promoted=up), "promote")
-    tidy(scopes)
-    return promoted("team", chosen, entered)
+    unfinished = []
+    try:
+        scopes.local.mutate(functools.partial(remove_unchanged, promoted=up), "promote")
+    except CambiumError as error:
+        unfinished.append(f"the local copy is left for the next call: {error.what}")
+    unfinished += tidy(scopes)
+    return promoted("team", chosen, entered) | lean(unfinished=unfinished or None)
 
 
 def already_there(scope: Scope, item: Item) -> Result:

@@ -7139,5 +7139,28 @@ def test_a_session_with_every_tool_leaves_both_checkouts_as_they_were(team, tmp_
     assert [fingerprint(team.ana), fingerprint(team.ana_org)] == before
 
 
+# ── Faults ──────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def faults() -> Any:
+    """tools/bench_faults.py, whose short form runs here and whose long form is for the README."""
+    place = HERE / "tools" / "bench_faults.py"
+    spec = importlib.util.spec_from_file_location("bench_faults", place)
+    assert spec
+    assert spec.loader
+    module = sys.modules["bench_faults"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    "name", ["kill", "locks", "disk", "crowd-wire", "crowd-mixed", "crowd-first"]
+)
+def test_what_was_acknowledged_survives_kills_locks_disks_and_crowds(faults, name):
+    rows = faults.run((name,), trials=6, seed=1, short=True)
+    assert [fault for row in rows for fault in row.faults] == []
+
+
 if __name__ == "__main__":
     sys.exit(pytest.main([str(HERE / "test_cambium.py"), *sys.argv[1:]]))
