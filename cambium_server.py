@@ -26,6 +26,7 @@ import argparse
 import ast
 import atexit
 import contextlib
+import errno
 import functools
 import hashlib
 import heapq
@@ -119,6 +120,20 @@ def a_dict(value: object) -> dict[str, Any]:
 
 def a_list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+def file_bytes(path: Path, most: int = 2**31) -> bytes:
+    """What a regular file of bounded size holds; a pipe or a device would keep us waiting. Raises
+    OSError."""
+    try:
+        seen = os.stat(path)
+    except ValueError as error:
+        raise OSError(errno.EINVAL, str(error), str(path)) from error
+    if not stat.S_ISREG(seen.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    if seen.st_size > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MiB", str(path))
+    return path.read_bytes()
 
 
 def from_json_text(text: str | bytes) -> Any:
@@ -280,7 +295,7 @@ def setup_call(repo: str = "", agent: str = "", **more: str) -> str:
 def read_config_file(path: str) -> tuple[dict[str, str], str]:
     """Settings kept in the file as text, and what is wrong with it (or nothing)."""
     try:
-        loaded = from_json_text(Path(path).read_bytes())
+        loaded = from_json_text(file_bytes(Path(path)))
     except FileNotFoundError:
         return {}, ""
     except (OSError, ValueError) as error:
@@ -577,7 +592,8 @@ class Git:
         if self.ask("-c", "user.useConfigOnly=true", "var", "GIT_AUTHOR_IDENT"):
             return {}
         slug = re.sub(r"[^a-z0-9]+", "-", fallback.casefold()).strip("-") or "agent"
-        name = os.environ.get("GIT_COMMITTER_NAME") or fallback
+        plain = fallback if re.search(r"\w", fallback) else slug  # git wants a letter in a name
+        name = os.environ.get("GIT_COMMITTER_NAME") or plain
         email = os.environ.get("GIT_COMMITTER_EMAIL") or f"{slug}@cambium.invalid"
         return {
             f"GIT_{role}_{part}": value
@@ -624,7 +640,10 @@ def located(path: str, _identity: tuple[int, int]) -> Place:
         raise CambiumError(
             f"{path} {why}", fix="give the path of a git clone with files checked out"
         )
-    top, own, common = (Path(line) for line in ran.out.splitlines())
+    lines = ran.out.split("\n")
+    if len(lines) != 3:
+        raise CambiumError(f"{path!r} has a line break in it", fix="give the clone a plain path")
+    top, own, common = map(Path, lines)
     if own == common:
         return Place(top, top, common)
     # A linked worktree. Beside a bare repository there is no main one: the git dir holds the store.
@@ -1485,7 +1504,7 @@ class LocalStore:
 
     def parsed(self, known: Document) -> Document:
         try:
-            return Document.parse(self.path.read_bytes(), known)
+            return Document.parse(file_bytes(self.path), known)
         except FileNotFoundError:
             return Document()
         except OSError as error:
@@ -1535,7 +1554,8 @@ class LocalStore:
             "knowledge.json.*.tmp"
         ):  # of one that died: we hold the lock
             leftover.unlink(missing_ok=True)
-        write_atomically(self.path, document.render())
+        with writing(self.path):
+            write_atomically(self.path, document.render())
         document.changed = False
         self.seen = signature(self.path), document
 
@@ -1593,7 +1613,7 @@ LEFT_ALONE = 60.0  # seconds a remote that failed or hung is not asked again by 
 def message(op: str, items: Iterable[str], agent: str, reason: str = "") -> str:
     """A commit message: the subject, and trailers that say who did what to which items. Bodies of
     items stay out of it: what is forgotten later must not live on in the log."""
-    ids = list(items)
+    ids = [" ".join(each.split())[:100] for each in items]
     shown = ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
     trailers = [
         f"Cambium-Op: {op}",
@@ -1960,6 +1980,11 @@ def freshen(stores: Iterable[BranchStore], ttl: float, wait: float) -> None:
             store.note(f"no answer within {wait:g} s")
 
 
+def told_warnings(warnings: Sequence[str]) -> Result:
+    """The part of an answer that says what was taken out of a text, where something was."""
+    return {"warnings": list(warnings)} if warnings else {}
+
+
 class Landed(NamedTuple):
     """Where a write to one item went; `pr_url` when a pull request carries it."""
 
@@ -1967,10 +1992,12 @@ class Landed(NamedTuple):
     item: Item
     pr_url: str
     changed: bool
+    warnings: list[str]
 
     def answer(self) -> Result:
         via = {"via": "pr" if self.pr_url else "direct"} if self.scope == "org" else {}
-        return {"scope": self.scope, **via, **({"pr_url": self.pr_url} if self.pr_url else {})}
+        url = {"pr_url": self.pr_url} if self.pr_url else {}
+        return {"scope": self.scope, **via, **url, **told_warnings(self.warnings)}
 
 
 class OrgStore:
@@ -2122,12 +2149,12 @@ class Scopes:
         item_id = found.id
         why = message(op, [item_id], self.config.agent, reason)
 
-        def apply(document: Document) -> tuple[Item, bool] | None:
+        def apply(document: Document) -> tuple[Item, bool, list[str]] | None:
             item = document.get(item_id)
             if not item:
                 return None
             written = document.put(change(item))
-            return written, written != item
+            return written, written != item, document.warnings
 
         url = ""
         if scope == "org" and self.org:
@@ -2138,8 +2165,8 @@ class Scopes:
             return self.update(item_id, change, op, reason, tries - 1)
         if not written:
             raise Conflict(f"{item_id} keeps moving between scopes", fix="call the tool again")
-        item, changed = written
-        return Landed(scope, item, url, changed)
+        item, changed, warnings = written
+        return Landed(scope, item, url, changed, warnings)
 
     def credit(self, hits: Iterable[tuple[Scope, str]]) -> None:
         """Count one recall of each hit: appended now, folded into the stores a little later."""
@@ -2623,7 +2650,7 @@ def read_context(ask: Ask) -> Reading:
         reading.warnings.append(f"context-keeper was skipped: no entries in {where}")
     for path in paths:
         try:
-            entries = from_json_text(path.read_bytes())
+            entries = from_json_text(file_bytes(path))
             if not isinstance(entries, list):
                 raise ValueError("it is not a list")
         except (OSError, ValueError) as error:
@@ -2673,21 +2700,10 @@ def import_text(path: str) -> str:
     """The text of an export: a regular file of bounded size. Raises CambiumError."""
     place = Path(folder(path))
     try:
-        seen = os.stat(place)
-        if not stat.S_ISREG(seen.st_mode):
-            raise CambiumError(
-                f"{place} is not a regular file", fix="give the path of the exported file"
-            )
-        if seen.st_size > IMPORT_LIMIT:
-            raise CambiumError(
-                f"{place} is larger than {IMPORT_LIMIT >> 20} MiB",
-                fix="split the export into smaller files",
-            )
-        return place.read_bytes().decode("utf-8-sig", "replace")
+        return file_bytes(place, IMPORT_LIMIT).decode("utf-8-sig", "replace")
     except OSError as error:
-        raise CambiumError(
-            f"cannot read {place}: {error.strerror}", fix="give the path of the exported file"
-        ) from error
+        fix = "give the path of the exported file; split one that is too large"
+        raise CambiumError(f"cannot read {place}: {error.strerror}", fix=fix) from error
 
 
 def json_records(text: str) -> Iterator[object]:
@@ -3193,7 +3209,7 @@ def caught_up(above: Item, copy: Item, *, recalls: bool = True) -> Item:
         trust = replace(trust, rest={**trust.rest, "merged": [*above.merged, copy.id]})
     if kin and not recalls:
         trust = replace(above.trust, endorsements=trust.endorsements)
-    news: Json = {"trust": trust}
+    news: Json = {"trust": trust, "rest": {**copy.rest, **above.rest}}
     if verified_order(copy) > verified_order(above):
         news |= {"last_verified": copy.last_verified, "last_verified_note": copy.last_verified_note}
     if not copy.active:
@@ -3662,6 +3678,10 @@ def checked_text(content: str, what: str = "content") -> str:
     return text
 
 
+def redactions(text: str) -> list[str]:
+    return [f"redacted before storing: {kind}" for kind in sorted(set(clean(text)[1]))]
+
+
 def save(item: Item) -> Result:
     """Store a new local item; say what the stores already hold that is nearly the same."""
     at = here()
@@ -3828,7 +3848,9 @@ def premise(item: Item) -> Json:
 
 
 def proposal_branch(item_id: str) -> str:
-    return "cambium/promote-" + re.sub(r"[^A-Za-z0-9_-]", "-", item_id)
+    """The branch of an item's pull request; ids of other clients may be no part of a name."""
+    plain = re.sub(r"[^A-Za-z0-9_-]", "-", item_id)
+    return f"cambium/promote-{plain if len(plain) < 80 else digest(item_id)}"
 
 
 def tidy(scopes: Scopes) -> list[str]:
@@ -4166,6 +4188,8 @@ def promoted(to: Scope, chosen: Sequence[Item], entered: Sequence[Item]) -> Resu
 def promote_to_org(at: Here, item_id: str, org_content: str, *, force: bool) -> Result:
     scopes, org = at.scopes, the_org(at)
     problems = tidy(scopes)
+    if scopes.uncounted("team"):  # an item goes up with all it has earned
+        scopes.team.mutate(lambda document: None, message("usage", [], at.config.agent))
     if not item_id:
         return promote_all_to_org(at, org, force=force)
     scope, item = scopes.find(item_id)
@@ -4188,7 +4212,8 @@ def promote_to_org(at: Here, item_id: str, org_content: str, *, force: bool) -> 
     up = item.generalized(text, moment) if text != item.content else item
     if solo and not ready_for_org(item):
         up = up.endorsed(at.config.agent, "promoted by its owner", moment)
-    return lean(**lift_to_org(at, org, [up], forced=force), warnings=problems or None)
+    warnings = [*problems, *redactions(org_content)]
+    return lean(**lift_to_org(at, org, [up], forced=force), warnings=warnings or None)
 
 
 def promote_all_to_org(at: Here, org: OrgStore, *, force: bool) -> Result:
@@ -4299,7 +4324,7 @@ def generalize(
     )
     return lean(
         status="generalized",
-        **landed.answer(),
+        **landed.answer() | told_warnings([*landed.warnings, *redactions(org_content)]),
         content=landed.item.content,
         example=landed.item.example,
         detail=None if landed.changed else "no change",
