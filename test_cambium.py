@@ -8159,13 +8159,13 @@ def test_the_project_of_another_client_never_shows_in_this_ones_session(team, tm
     secret = captured("The orchid tier bills by the hour.")
     git(tmp_path, "init", "-q", "other")
     team.setenv("CAMBIUM_REPO", str(tmp_path / "other"))
-    for tool, given in {
+    for tool, asked in {
         "recall": {"query": "orchid tier bills hour"},
         "session_primer": {},
         "export_markdown": {"scope": "all"},
         "review_promotions": {},
     }.items():
-        assert "orchid" not in json.dumps({**cambium.TOOLS[tool].call(given), "query": ""}), tool
+        assert "orchid" not in json.dumps({**cambium.TOOLS[tool].call(asked), "query": ""}), tool
     assert refused(cambium.endorse, secret).startswith(f"no item '{secret}'")
 
 
