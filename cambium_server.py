@@ -130,9 +130,9 @@ def file_bytes(path: Path, most: int = 2**31) -> bytes:
     except ValueError as error:
         raise OSError(errno.EINVAL, str(error), str(path)) from error
     if not stat.S_ISREG(seen.st_mode):
-        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
     if seen.st_size > most:
-        raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MiB", str(path))
+        raise OSError(errno.EFBIG, f"is larger than {most >> 20} MiB", str(path))
     return path.read_bytes()
 
 
@@ -2702,8 +2702,13 @@ def import_text(path: str) -> str:
     try:
         return file_bytes(place, IMPORT_LIMIT).decode("utf-8-sig", "replace")
     except OSError as error:
-        fix = "give the path of the exported file; split one that is too large"
-        raise CambiumError(f"cannot read {place}: {error.strerror}", fix=fix) from error
+        odd = error.errno in (errno.EINVAL, errno.EFBIG)
+        what = f"{place} {error.strerror}" if odd else f"cannot read {place}: {error.strerror}"
+        large = error.errno == errno.EFBIG
+        fix = (
+            "split the export into smaller files" if large else "give the path of the exported file"
+        )
+        raise CambiumError(what, fix=fix) from error
 
 
 def json_records(text: str) -> Iterator[object]:
