@@ -469,6 +469,11 @@ def end_group(child: subprocess.Popen[bytes]) -> None:
     child.kill()
 
 
+def without_credentials(text: str) -> str:
+    """Text whose URLs name no user and no password."""
+    return re.sub(r"://[^/@\s]+@", "://", text)
+
+
 def run(
     argv: Sequence[str],
     *,
@@ -510,7 +515,7 @@ def run(
         out, err, code = b"", f"timed out after {timeout:g} s".encode(), 124
     finally:
         Children.running.discard(child)
-    shown = re.sub(r"://[^/@\s]+@", "://", err.decode("utf-8", "replace"))
+    shown = without_credentials(err.decode("utf-8", "replace"))
     return Ran(tuple(argv), code, out, shown)
 
 
@@ -571,9 +576,7 @@ class Git:
         return bool(self.ask("merge-base", "--is-ancestor", commit, tip))
 
     def remote_url(self, remote: str) -> str:
-        return re.sub(
-            r"://[^/@\s]+@", "://", self.ask("config", "--get", f"remote.{remote}.url").out
-        )
+        return without_credentials(self.ask("config", "--get", f"remote.{remote}.url").out)
 
     def default_branch(self, remote: str) -> str:
         """The remote's default branch: as last seen, else as it says now, else the clone's own."""
@@ -810,6 +813,11 @@ def clean(text: str) -> tuple[str, tuple[str, ...]]:
             break
         text, kinds = fixed, kinds + found
     return text, kinds
+
+
+def redaction_warnings(kinds: Iterable[str]) -> list[str]:
+    """One line for each kind of secret that was taken out."""
+    return [f"redacted before storing: {kind}" for kind in sorted(set(kinds))]
 
 
 def cleaned(value: Any, kinds: set[str]) -> Any:
@@ -1192,7 +1200,7 @@ class Document:
     @property
     def warnings(self) -> list[str]:
         """What the cleaning of this document's new texts took out."""
-        return [f"redacted before storing: {kind}" for kind in sorted(self.redacted)]
+        return redaction_warnings(self.redacted)
 
     @property
     def items(self) -> list[Item]:
@@ -1671,7 +1679,7 @@ class BranchStore:
         """The URL that pushes go to, where the remote has another one for fetching."""
         fetched = self.git.ask("remote", "get-url", "--", self.remote).out
         pushed = self.git.ask("remote", "get-url", "--push", "--", self.remote).out
-        return re.sub(r"://[^/@\s]+@", "://", pushed) if pushed != fetched else ""
+        return without_credentials(pushed) if pushed != fetched else ""
 
     @functools.cached_property
     def home(self) -> Path:
@@ -3684,7 +3692,7 @@ def checked_text(content: str, what: str = "content") -> str:
 
 
 def redactions(text: str) -> list[str]:
-    return [f"redacted before storing: {kind}" for kind in sorted(set(clean(text)[1]))]
+    return redaction_warnings(clean(text)[1])
 
 
 def save(item: Item) -> Result:
