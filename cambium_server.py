@@ -458,13 +458,16 @@ atexit.register(Children.end)
 
 
 def end_group(child: subprocess.Popen[bytes]) -> None:
-    """End the child and everything it started."""
+    """End the child and everything it started. git is asked first: it takes its locks along."""
     with contextlib.suppress(OSError):
         if os.name == "nt":
             subprocess.run(
                 ["taskkill", "/F", "/T", "/PID", str(child.pid)], capture_output=True, check=False
             )
         else:
+            os.killpg(child.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(timeout=0.2)
             os.killpg(child.pid, signal.SIGKILL)
     child.kill()
 
@@ -519,6 +522,11 @@ def run(
     return Ran(tuple(argv), code, out, shown)
 
 
+def git_is_there() -> bool:
+    """True when git is on PATH; without it local scope still works."""
+    return bool(shutil.which("git"))
+
+
 class Git:
     """git in one repository. `git(…)` is the output or an error, `git.ask(…)` is the Ran."""
 
@@ -561,16 +569,11 @@ class Git:
     @functools.cached_property
     def common(self) -> Path:
         """The git directory that all worktrees of this repository share."""
-        return Path(self("rev-parse", "--path-format=absolute", "--git-common-dir"))
+        return locate(str(self.where)).common
 
     def commit_at(self, ref: str) -> str | None:
-        """The commit a ref names, or None."""
-        return (
-            self.ask(
-                "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"
-            ).out
-            or None
-        )
+        """The commit a branch's ref names, or None; whether its object is there shows in use."""
+        return self.ask("rev-parse", "--verify", "--quiet", "--end-of-options", ref).out or None
 
     def contains(self, tip: str, commit: str) -> bool:
         return bool(self.ask("merge-base", "--is-ancestor", commit, tip))
@@ -633,6 +636,8 @@ def locate(path: str) -> Place:
 @functools.lru_cache(maxsize=64)
 def located(path: str, _identity: tuple[int, int]) -> Place:
     """`locate` for a directory as it is; a path that becomes another directory is asked anew."""
+    if not git_is_there():
+        return located_by_files(path)
     git = Git(path)
     ran = git.ask(
         "rev-parse", "--path-format=absolute", "--show-toplevel", "--git-dir", "--git-common-dir"
@@ -655,6 +660,30 @@ def located(path: str, _identity: tuple[int, int]) -> Place:
     bare = shared.ask("config", "--type=bool", "core.bare").out == "true"
     main = Path(common, named or os.pardir).resolve()
     return Place(top, common if bare or not (named or common.name == ".git") else main, common)
+
+
+def located_by_files(path: str) -> Place:
+    """The repository around `path` as git's own files tell it: local scope works without git."""
+    inside = Path(path).resolve()
+    top = next((each for each in (inside, *inside.parents) if (each / ".git").exists()), None)
+    if not top:
+        raise CambiumError(f"{path} is not in a git repository", fix="give the path of a git clone")
+    own, mark = top / ".git", top / ".git"
+    if mark.is_file():
+        own = Path(top, mark.read_text("utf-8").partition("gitdir:")[2].strip()).resolve()
+    shared = own / "commondir"
+    common = Path(own, shared.read_text("utf-8").strip()).resolve() if shared.is_file() else own
+    config = common / "config"
+    settings = config.read_text("utf-8", "replace") if config.is_file() else ""
+    bare = re.search(r"(?mi)^\s*bare\s*=\s*true", settings)
+    if own == common and bare:
+        raise CambiumError(f"{top} is a bare repository", fix="give a clone with files checked out")
+    if own == common:
+        return Place(top, top, common)
+    named = re.search(r"(?m)^\s*worktree\s*=\s*(.+?)\s*$", settings)
+    main = Path(common, named[1] if named else os.pardir).resolve()
+    apart = bare or not (named or common.name == ".git")
+    return Place(top, common if apart else main, common)
 
 
 def pull_request(git: Git, *, head: str, base: str, title: str, body: str) -> str:
@@ -1225,6 +1254,12 @@ class Document:
             self.changed = True
         return entry.item or item
 
+    def take(self, entry: Entry) -> None:
+        """Add an entry of another copy of this document; where both have it, the newer one wins."""
+        key, old = str(a_dict(entry.raw).get("id")), self.get(str(a_dict(entry.raw).get("id")))
+        if entry.item and (not old or old.updated_at <= entry.item.updated_at):
+            self.entries[key], self.changed = entry, True
+
     def remove(self, item_id: str) -> None:
         self.changed |= self.entries.pop(item_id, None) is not None
 
@@ -1252,6 +1287,22 @@ class Document:
             e.raw for e in theirs.entries.values()
         ]
         return result
+
+
+def salvaged(damaged: bytes) -> Iterator[Entry]:
+    """Items that can still be read in a text that is no document: cut, or with conflict markers."""
+    text = damaged.decode("utf-8", "replace")
+    decoder, at, failures = json.JSONDecoder(), text.find("{"), 0
+    while at >= 0 and failures < 10_000:
+        try:
+            value, end = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            failures += 1
+            end = at + 1
+        else:
+            listed = a_dict(value).get("items")
+            yield from filter(lambda e: e.item, map(Entry, a_list(listed) if listed else [value]))
+        at = text.find("{", end)
 
 
 def merged_keys(base: Json, ours: Json, theirs: Json) -> Json:
@@ -1518,7 +1569,15 @@ class LocalStore:
         except OSError as error:
             return Document(problem=f"{self.path}: {error.strerror}")
         except ValueError as error:
-            return Document(problem=f"{self.path} is damaged: {error}")
+            held = self.held(known)
+            return Document(problem=f"{self.path} is damaged: {error}; {held}")
+
+    def held(self, known: Document) -> str:
+        """What a damaged file held, as far as it can be told."""
+        readable = sum(1 for _ in salvaged(file_bytes(self.path)))
+        back = f'import_memory("cambium", path="{self.path}") takes them back'
+        last = f"its last good version had {len(known.items)} items, " if known.entries else ""
+        return f"{last}{readable} can still be read: {back}"
 
     def mutate(self, change: Callable[[Document], T], why: str) -> T:
         with writing(self.home), locked(self.home / "lock"):
@@ -1657,6 +1716,7 @@ class BranchStore:
         self.ref: tuple[tuple[object, ...], str | None] = ((), None)
         self.looked: tuple[str, str] = ("", "")
         self.parsed: tuple[str, Document] = ("", Document())
+        self.served: tuple[str, Document] = ("", Document())
 
     @functools.cached_property
     def branch(self) -> str:
@@ -1708,8 +1768,12 @@ class BranchStore:
         return self.ref[1]
 
     def read(self) -> Document:
-        """The document as last fetched; where it is damaged, the last good one and a `problem`."""
-        return self.at(self.tip())
+        """The document as last fetched; where it is damaged, the last good one and a `problem`.
+        Where git itself fails, an empty one with that problem: other scopes go on working."""
+        try:
+            return self.at(self.tip())
+        except CambiumError as error:
+            return Document(problem=f"{self.named or 'the default branch'}: {error.what}")
 
     def at(self, commit: str | None) -> Document:
         if not commit:
@@ -1748,13 +1812,35 @@ class BranchStore:
             raise Damaged(f"{where} cannot be read: {error}", fix=fix) from error
 
     def last_good(self, commit: str, damage: Damaged) -> Document:
-        commits = self.git("rev-list", "--max-count=50", commit, "--", self.FILE).split()
-        for older in commits[1:]:
-            with contextlib.suppress(Damaged):
-                good = self.document(self.blob(older)).copy()
-                good.problem = f"{damage.what}; serving commit {older[:12]}"
-                return good
-        return Document(problem=damage.what)
+        """What serves while a commit's document is damaged, and the push that would mend it."""
+        known, document = self.served
+        if known != commit:
+            document = Document(problem=damage.what)
+            commits = self.git("rev-list", "--max-count=50", commit, "--", self.FILE).split()
+            for older in commits[1:]:
+                with contextlib.suppress(Damaged):
+                    document = self.document(self.blob(older)).copy()
+                    held = f"{older[:12]} with {len(document.items)} items"
+                    document.problem = f"{damage.what}; serving its last good version, {held}"
+                    break
+            with contextlib.suppress(CambiumError, OSError), locked(self.home / "lock", wait=2):
+                document.problem += self.mending(commit, document)
+            self.served = commit, document
+        return document
+
+    def mending(self, commit: str, good: Document) -> str:
+        """An offer: a commit on top of the damaged one that unites the last good version with what
+        can be read of the damaged text. It is made, never pushed; nobody's ref has it."""
+        damaged = self.git.ask("cat-file", "blob", self.blob(commit)).raw
+        union = good.copy()
+        for entry in salvaged(damaged):
+            union.take(entry)
+        union.problem, union.changed = "", True
+        at = self.git("show", "--no-patch", "--format=%cI", commit)  # the same offer every time
+        mended = self.commit(union, [commit], message("repair", [], self.agent), at)
+        push = f"git -C {shlex.quote(str(self.git.where))} push {self.remote}"
+        offer = f"{push} {mended}:refs/heads/{self.branch}"
+        return f". With all that is still readable it has {len(union.items)} items: {offer}"
 
     # Freshness
 
@@ -1905,8 +1991,9 @@ class BranchStore:
         trailers = "".join(f"\nCambium-Usage: {batch.name}" for batch in batches)
         return why + ("\n" * bool(trailers and "\n" not in why)) + trailers
 
-    def commit(self, document: Document, parents: list[str], why: str) -> str | None:
-        """A commit of the document and its pages on these parents; None if it changes nothing."""
+    def commit(self, document: Document, parents: list[str], why: str, at: str = "") -> str | None:
+        """A commit of the document and its pages on these parents, made now or dated `at`; None if
+        it changes nothing."""
         if not document.changed:
             return None
         self.stage(parents)
@@ -1923,7 +2010,9 @@ class BranchStore:
         if len(parents) == 1 and tree == self.git("rev-parse", f"{parents[0]}^{{tree}}"):
             return None
         named = [word for parent in parents for word in ("-p", parent)]
-        return self.private("commit-tree", tree, *named, stdin=why.encode("utf-8", "replace"))
+        dated = {"GIT_AUTHOR_DATE": at, "GIT_COMMITTER_DATE": at} if at else {}
+        text = why.encode("utf-8", "replace")
+        return self.private("commit-tree", tree, *named, stdin=text, extra=dated)
 
     def stage(self, parents: list[str]) -> None:
         """Fill the private index: empty, one commit's tree, or two merged with our files apart."""
@@ -2140,8 +2229,9 @@ class Scopes:
                 for item in document.items:
                     if item_id in item.merged:
                         return scope, item
+        unread = "".join(f"; {doc.problem}" for doc in documents.values() if doc.problem)
         raise NotFound(
-            f"no item {item_id!r} in {', '.join(self.stores)}", fix="recall() lists the ids"
+            f"no item {item_id!r} in {', '.join(self.stores)}{unread}", fix="recall() lists the ids"
         )
 
     def update(
@@ -2351,6 +2441,8 @@ def find_board(config: Config, place: Place, board_repo: str = "", *, fetch: boo
     ]
     by, repo = next((by, repo) for by, repo in named if repo)
     branch = config.agentsync_branch
+    if not git_is_there():
+        return Board(repo, by, problem="agentsync board: git is not on PATH", fix="install git")
     fix = f"start agentsync there, or set AGENTSYNC_BOARD_REPO to the clone that has '{branch}'"
     try:
         locate(repo)
@@ -2452,21 +2544,28 @@ class Instance(NamedTuple):
         when = {"source_ts": str(self.claim["updated_at"])} if self.claim.get("updated_at") else {}
         return replace(item, source=Source("agentsync", self.key, {**when, "distilled_by": reader}))
 
+    def cut_off_by(self, claim: Json | None) -> bool:
+        """True when another session of the same agent id claimed over this unfinished work."""
+        sessions = (self.claim.get("instance"), (claim or {}).get("instance"))
+        return all(sessions) and sessions[0] != sessions[1] and not is_done(self.claim)
+
 
 def walk_claims(
     history: Iterable[tuple[str, dict[str, Json]]], live: dict[str, Instance]
-) -> tuple[list[Instance], dict[str, Instance]]:
-    """Follow claims from commit to commit: the instances that ended, and those live at the end."""
-    ended = []
+) -> tuple[list[Instance], dict[str, Instance], set[str]]:
+    """Follow claims from commit to commit: the instances that ended, those live at the end, and the
+    agent ids that two sessions used at once."""
+    ended, shared = [], set()
     for commit, claims in history:
         for agent, instance in list(live.items()):
             if instance.goes_on(claims.get(agent)):
                 live[agent] = instance._replace(claim=claims[agent])
             else:
+                shared |= {agent} if instance.cut_off_by(claims.get(agent)) else set()
                 ended.append(live.pop(agent))
         for agent, claim in claims.items():
             live.setdefault(agent, Instance(agent, commit, claim))
-    return ended, live
+    return ended, live, shared
 
 
 def board_history(git: Git, since: str, tip: str) -> Iterator[tuple[str, dict[str, Json]]]:
@@ -2515,12 +2614,20 @@ def read_board(ask: Ask) -> Reading:
     reading.kept = {"agentsync_walks": {**walks, identity: walk}}
     reading.kept |= {"agentsync_last": claims} if config.release_capture else {}
     report |= {"history": sweep.cut} if sweep.cut else {}
+    report |= {"shared_agent_ids": told_shared(sweep.shared)} if sweep.shared else {}
     report |= {"reason": board.problem, "fix": board.fix} if board.problem else {}
     reading.warnings += filter(None, (board.problem, sweep.cut and f"agentsync: {sweep.cut}"))
     reading.released = {each.key for each in ended}
     finished = [each.to_item(ask.project, config.agent, now()) for each in (*ended, *sweep.done)]
     reading.found = [Found(item.source.ref, item) for item in finished]
     return reading
+
+
+def told_shared(agents: Iterable[str]) -> str:
+    """What to say of agent ids under which two sessions claimed over each other."""
+    named = ", ".join(sorted(agents))
+    told = f"a session claimed over another's unfinished work as {named}"
+    return f"{told}; sessions that run at once need an AGENTSYNC_AGENT_ID each"
 
 
 def claims_at_tip(git: Git, board: Board) -> tuple[str, dict[str, Json]]:
@@ -2537,11 +2644,13 @@ def claims_at_tip(git: Git, board: Board) -> tuple[str, dict[str, Json]]:
 
 class Sweep(NamedTuple):
     """A walk over the board: the instances that ended with something to tell, those that are done
-    at the tip, where each live one began, and how history was cut short."""
+    at the tip, where each live one began, agent ids that two sessions used at once, and how history
+    was cut short."""
 
     ended: list[Instance]
     done: list[Instance]
     starts: dict[str, str]
+    shared: set[str]
     cut: str
 
 
@@ -2556,7 +2665,7 @@ def sweep_board(git: Git, tip: str, last: Json) -> Sweep:
     cut = bool(known) and not git.contains(tip, known)
     shallow = git("rev-parse", "--is-shallow-repository") == "true"
     history = list(board_history(git, "" if cut else known, tip))
-    ended, live = walk_claims(history, {} if cut else dict(before))
+    ended, live, shared = walk_claims(history, {} if cut else dict(before))
     if shallow and (cut or not known) and history:
         # Where history is cut differs from clone to clone; what a claim is about does not.
         live = {a: i.named() if i.start == history[0][0] else i for a, i in live.items()}
@@ -2568,6 +2677,7 @@ def sweep_board(git: Git, tip: str, last: Json) -> Sweep:
         ended=[each for each in ended if is_done(each.claim) or each.claim.get("note")],
         done=[each for each in live.values() if is_done(each.claim)],
         starts={agent: each.start for agent, each in live.items()},
+        shared=shared,
         cut="its clone is shallow; what happened before its history begins is not seen"
         if shallow and (cut or not known)
         else "its history was rewritten; what was last seen of it serves instead"
@@ -3620,7 +3730,7 @@ def the_org(at: Here) -> OrgStore:
 
 
 def open_org(config: Config, place: Place) -> OrgStore | None:
-    if not config.org_repo or org_problem(config, place):
+    if not config.org_repo or org_problem(config, place) or not git_is_there():
         return None
     git = Git(locate(config.org_repo).top, config.git_timeout)
     remote = config.remote if git.remote_url(config.remote) else "origin"
@@ -3631,8 +3741,6 @@ def required_gaps(config: Config, root: str) -> list[Gap]:
     """What keeps every tool from working."""
     gaps = []
     problem = ""
-    if not shutil.which("git"):
-        gaps.append(Gap("git", "git is not on PATH, and every store is git", "install git"))
     if config.repo:
         try:
             locate(config.repo)
@@ -3646,6 +3754,12 @@ def required_gaps(config: Config, root: str) -> list[Gap]:
         cost = "captures and endorsements have no author, so nothing is written"
         gaps.append(Gap("CAMBIUM_AGENT_ID", cost, setup_call(known)))
     return gaps
+
+
+def program_gaps() -> list[Gap]:
+    """What programs that are missing cost."""
+    without = "git is not on PATH: local scope works, the team, the org and the board do not"
+    return [] if git_is_there() else [Gap("git", without, "install git")]
 
 
 def org_gap(config: Config, place: Place | None, root: str = "") -> list[Gap]:
@@ -3672,7 +3786,10 @@ def unconfigured(config: Config, gaps: list[Gap], root: str) -> Result:
         "project": None,
         "config_file": config.config_file,
         "config_source": dict(config.sources),
-        "gaps": [gap.to_json() for gap in (*gaps, *org_gap(config, None, root), *config.gaps)],
+        "gaps": [
+            gap.to_json()
+            for gap in (*gaps, *program_gaps(), *org_gap(config, None, root), *config.gaps)
+        ],
         "next_step": setup_call(known, config.agent),
     }
 
@@ -4499,7 +4616,8 @@ def setup(
         config_file=config.config_file,
         wrote=[config.config_file, *wrote],
         scaffolded=str(place.main / ".cambium"),
-        gitignored=bool(Git(place.main).ask("check-ignore", "-q", ".cambium/knowledge.json")),
+        gitignored=git_is_there()
+        and bool(Git(place.main).ask("check-ignore", "-q", ".cambium/knowledge.json")),
         org_repo=offer or None,
         warnings=warnings or None,
         state=status(),
@@ -4518,7 +4636,8 @@ def checked_branch(name: str, place: Place, config: Config) -> str:
             fix="leave it out for 'cambium', or give a plain name",
         ) from error
     git = Git(place.top, config.git_timeout)
-    if name in ("main", "master", git.default_branch(config.remote)):
+    usual = git.default_branch(config.remote) if git_is_there() else "main"
+    if name in ("main", "master", usual):
         raise CambiumError(
             f"team_branch={name!r} is the project's default branch",
             fix="leave it out for 'cambium', or name a branch of its own",
@@ -4571,7 +4690,8 @@ def scaffold(place: Place) -> tuple[list[str], list[str]]:
         warnings.append(
             f".gitignore is not writable ({error.strerror}); .git/info/exclude has .cambium/"
         )
-    if place.main != place.common and Git(place.main).ask("ls-files", "--", ".cambium").out:
+    asks = place.main != place.common and git_is_there()
+    if asks and Git(place.main).ask("ls-files", "--", ".cambium").out:
         warnings.append(
             f"git tracks .cambium/ already; run: git -C {place.main} rm -r --cached .cambium"
         )
@@ -4609,7 +4729,8 @@ def status() -> Result:
     documents = at.scopes.read()
     imported = a_dict(documents["local"].rest.get("imported"))
     counts: Json = {scope: scope_counts(document) for scope, document in documents.items()}
-    all_gaps = [gap.to_json() for gap in (*org_gap(config, at.place), *config.gaps)]
+    gaps = [*program_gaps(), *org_gap(config, at.place), *config.gaps]
+    all_gaps = [gap.to_json() for gap in gaps]
     damaged = [str(path) for path in at.scopes.local.damaged_copies()]
     board = find_board(config, at.place, fetch=False)
     org, found = at.scopes.org, context_dir(at.place)

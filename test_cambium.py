@@ -1309,6 +1309,16 @@ def test_a_damaged_file_is_named_and_still_answers(store, damage):
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_file_says_how_much_it_held_and_how_much_is_left(store, damage):
+    store.mutate(add("k-1", "k-2"), "adds")
+    whole = store.read() and store.path.read_bytes()
+    store.path.write_bytes(whole[: whole.index(b"k-2")] if damage == "cut" else DAMAGED[damage])
+    left = {"cut": 2}.get(damage, 0)
+    told = f"its last good version had 3 items, {left} can still be read"
+    assert told in store.read().problem
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
 def test_a_write_moves_a_damaged_file_aside_byte_for_byte(store, damage):
     store.path.write_bytes(DAMAGED[damage])
     assert store.mutate(add("k-1"), "adds") == 1
@@ -1695,7 +1705,54 @@ def test_a_broken_document_on_the_tip_is_named_and_the_last_good_one_serves(team
     assert held(document) == ["k-0"]
     named = f"knowledge.json on cambium of {team.hub} cannot be read: "
     assert document.problem.startswith(named)
-    assert document.problem.endswith(f"; serving commit {good}")
+    assert f"; serving its last good version, {good} with 1 items" in document.problem
+
+
+def test_two_sides_of_a_conflict_are_offered_as_one_push_that_mends_the_branch(team, ana):
+    ana.mutate(add("k-0", "k-1"), "adds")
+    whole = (team.ben, "show", "origin/cambium:knowledge.json")
+    git(team.ben, "fetch", "-q")
+    lines = git(*whole).splitlines()
+    ours, theirs = (
+        json.dumps(fact(each).to_json(), indent=2).splitlines() for each in ("k-ours", "k-theirs")
+    )
+    split = ["<<<<<<< HEAD", *ours, "=======", *theirs, ">>>>>>> side", *lines[-2:]]
+    commit_by_hand(team, "\n".join([*lines[:-2], *split]))
+    ana.fetch()
+    told = ana.read().problem
+    union, offer = re.search(r"it has (\d+) items: (git .*)", told).groups()
+    assert (union, held(ana.read())) == ("4", ["k-0", "k-1"])
+    before = footprint(team.ana)
+    subprocess.run([*shlex.split(offer), "--quiet"], check=True)
+    assert ids(items_on(team.hub)) == {"k-0", "k-1", "k-ours", "k-theirs"}
+    ana.fetch()
+    assert (len(ana.read().items), ana.read().problem) == (4, "")
+    assert footprint(team.ana) == before
+
+
+def test_what_a_damaged_branch_offers_is_the_same_for_every_reader_and_no_ref_keeps_it(team, ana):
+    ana.mutate(add("k-0"), "adds")
+    commit_by_hand(team, BROKEN["cut"])
+    ana.fetch()
+    offers = {
+        cambium.BranchStore(cambium.Git(team.ana), "cambium").read().problem for _ in range(2)
+    }
+    commit = re.search(r" ([0-9a-f]{40}):refs/heads/cambium", *offers)[1]
+    assert (git(team.ana, "for-each-ref", "--contains", commit), len(offers)) == ("", 1)
+
+
+def test_where_git_cannot_read_a_branch_the_other_scopes_go_on(team):
+    kept, lost = captured("Bound every queue."), on_team("Name every queue.")
+    shutil.rmtree(team.ana / ".git" / "objects" / "pack", ignore_errors=True)
+    for each in (team.ana / ".git" / "objects").glob("??/*"):
+        each.unlink()
+    team.hub.rename(team.hub.with_name("gone.git"))
+    cambium.opened.cache_clear()
+    found = cambium.recall("queue")
+    assert [row["id"] for row in found["results"]] == [kept]
+    assert "cambium" in found["degraded"][0]
+    with pytest.raises(cambium.NotFound, match="git"):
+        cambium.endorse(lost)
 
 
 @pytest.mark.parametrize("damage", BROKEN)
@@ -2815,6 +2872,22 @@ def test_another_branch_name_is_read_where_it_is_configured(team, board):
     team.setenv("CAMBIUM_AGENTSYNC_BRANCH", "coord")
     report = cambium.distill()["sources"]["agentsync"]
     assert (report["branch"], report["imported"]) == ("coord", 1)
+
+
+def test_two_sessions_that_claim_under_one_agent_id_are_told_of(team, board):
+    board.post(wren=claim("bound the queue", instance="one"))
+    board.post(wren=claim("bound the queue", instance="one"), kite=claim("rest", instance="one"))
+    cambium.distill()
+    board.post(wren=claim("name the queue", instance="two"), kite=claim("sing", instance="one"))
+    report = cambium.distill()["sources"]["agentsync"]
+    assert "unfinished work as wren; " in report["shared_agent_ids"]
+    assert "shared_agent_ids" not in cambium.distill()["sources"]["agentsync"]
+
+
+def test_a_session_that_follows_a_finished_one_shares_no_agent_id_with_it(team, board):
+    board.post(wren=claim("bound the queue", "done", instance="one"))
+    board.post(wren=claim("name the queue", instance="two"))
+    assert "shared_agent_ids" not in cambium.distill()["sources"]["agentsync"]
 
 
 # ── Sources: context-keeper entries ─────────────────────────────────────────
@@ -7691,6 +7764,7 @@ import os, json
 cambium.status(); cambium.recall("orchids")  # loads what a stranger may not be able to read
 if os.getuid() == 0:
     os.setgid(65534); os.setuid(65534)
+cambium.opened.cache_clear()
 def tried(call):
     try: return call()["status"]
     except cambium.CambiumError as error: return str(error)
@@ -7724,6 +7798,30 @@ def test_in_a_read_only_checkout_reads_work_and_a_write_says_what_to_do(team, tm
         assert text.startswith(f"cannot write {home}")
         assert "writable" in text
     assert fingerprint(home) == before
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes mean something else there")
+def test_a_store_that_may_not_be_read_is_not_taken_for_an_empty_one(team, tmp_path):
+    captured("Bound every queue.")
+    store = team.ana / ".cambium" / "knowledge.json"
+    before = store.read_bytes()
+    for place in (tmp_path, *tmp_path.parents):
+        assert os.stat(place).st_mode & 0o001 or os.getuid() or place.chmod(0o755) is None
+    for each in store.parent.iterdir():
+        each.chmod(0o666)
+    store.chmod(0)
+    (team.ana / ".cambium").chmod(0o777)
+    try:
+        with_path = f"sys.path.insert(0, {str(HERE)!r})\n"
+        said = said_by([python(with_path + AS_NOBODY)])
+    finally:
+        store.chmod(0o644)
+    capture, distill, found, configured = json.loads(said[-1])
+    assert (found, configured) == ([], True)
+    for text in (capture, distill):
+        assert text.startswith(f"cannot read {store}: Permission denied")
+        assert f"make {store} readable" in text
+    assert (store.read_bytes(), [*store.parent.glob("*corrupt*")]) == (before, [])
 
 
 # ── In the field: git environment ───────────────────────────────────────────
@@ -7943,20 +8041,59 @@ def test_started_in_the_root_folder_with_nothing_set_it_says_how_to_go_on():
     assert not Path("/.cambium").exists()
 
 
-@pytest.mark.parametrize(
-    "words", [["status"], ["capture", "Bound every queue."], ["recall", "queue"]]
-)
-def test_without_git_on_the_path_the_answer_says_so(team, tmp_path, words):
+def test_without_git_local_scope_works_and_the_rest_says_why_it_does_not(team, tmp_path):
     (tmp_path / "nothing").mkdir()
+    shared = on_team("Name every queue.")
     known = {
         "CAMBIUM_REPO": str(team.ana),
         "CAMBIUM_AGENT_ID": "ana",
+        "CAMBIUM_ORG_REPO": str(team.ana_org),
         "PATH": str(tmp_path / "nothing"),
     }
-    done = bare_hands(*words, where=str(tmp_path / "nothing"), **known)
-    assert "git is not on PATH" in done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    assert [*(tmp_path / "nothing").iterdir()] == []
+
+    def told(*words: str, code: int = 0) -> Any:
+        done = bare_hands(*words, "--json", where=str(tmp_path / "nothing"), **known)
+        assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+        return json.loads(done.stdout or done.stderr)
+
+    kept = told("capture", "Bound every queue.")["item"]["id"]
+    found = told("recall", "queue")
+    assert ids(found["results"]) == {kept}
+    assert found["degraded"] == ["cambium: git is not on PATH"]
+    assert told("status")["gaps"][0]["fix"] == "install git"
+    assert told("endorse", kept)["scope"] == "local"
+    assert "git is not on PATH" in told("endorse", shared, code=1)["error"]
+    assert "git is not on PATH" in told("promote", kept, code=1)["error"]
+    assert "git is not on PATH" in told("distill")["sources"]["agentsync"]["reason"]
+    assert (contents(local_items(team.ana)), [*(tmp_path / "nothing").iterdir()]) == (
+        ["Bound every queue."],
+        [],
+    )
+
+
+def test_a_repository_is_found_without_git_where_git_finds_it(team, tmp_path, monkeypatch):
+    git(team.ana, "worktree", "add", "-q", str(tmp_path / "linked"))
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    inside = with_submodule(team, modules)
+    apart = beside_a_bare_repository(team, tmp_path / "project", ".bare")
+    separate = tmp_path / "separate"
+    git(
+        tmp_path,
+        "clone",
+        "-q",
+        f"--separate-git-dir={tmp_path / 'kept'}",
+        str(team.hub),
+        "separate",
+    )
+    (team.ana / "src").mkdir(exist_ok=True)
+    places = [team.ana, team.ana / "src", tmp_path / "linked", inside, apart / "main", separate]
+    known = [cambium.locate(str(place)) for place in places]
+    cambium.located.cache_clear()
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    assert [cambium.locate(str(place)) for place in places] == known
+    with pytest.raises(cambium.CambiumError, match="is not in a git repository"):
+        cambium.locate("/")
 
 
 # ── In the field: remotes ───────────────────────────────────────────────────
