@@ -4257,6 +4257,87 @@ def test_a_capture_says_what_the_stores_nearly_say_already(team):
     assert "similar" not in cambium.capture("Name every thread")
 
 
+def test_an_exact_repeat_is_answered_with_the_item_that_says_it(team):
+    known = captured("Bound every queue", why="Back pressure stays visible.")
+    shared = on_team("Name every thread")
+    told = cambium.capture("bound  every queue")
+    assert (told["status"], told["item"]["id"]) == ("already_known", known)
+    assert (told["similar"][0]["id"], f'verify_entry("{known}")' in told["next"]) == (known, True)
+    assert cambium.capture("Name every thread")["item"]["id"] == shared
+    assert ids(local_items(team.ana)) == {known}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"why": "Somebody counted."}, {"type": "skill"}, {"force": True}, {"content": "Bound 2"}],
+)
+def test_what_adds_something_is_stored_beside_what_it_repeats(alone, more):
+    known = captured("Bound every queue", why="Back pressure stays visible.")
+    told = cambium.capture(**{"content": "Bound every queue", **more})
+    assert told["status"] == "captured"
+    assert ("content" in more) or [row["id"] for row in told["similar"]] == [known]
+    assert len(local_items(alone)) == 2
+
+
+WORDINGS = (
+    "The staging database password rotates every Monday",
+    "The password of the staging database rotates every Monday.",
+    "Every Monday the staging database password is rotated",
+    "Staging database: the password rotates on Monday, every Monday",
+)
+
+
+def test_ten_wordings_of_one_fact_are_one_result_that_names_the_others(alone):
+    known = [captured(text, force=True) for text in [*WORDINGS, *WORDINGS, *WORDINGS[:2]]]
+    other = captured("The staging database is a copy of production from Sunday")
+    found = cambium.recall("staging database password")["results"]
+    assert len(found) == 2
+    assert {found[0]["id"], *found[0]["restated_by"]} == {*known}
+    assert (found[1]["id"], "restated_by" in found[1]) == (other, False)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Retry a payment five times", "Retry a payment 3 times"),
+        ("Retry a payment at most 5 times", "Retry a payment at most 3 times"),
+        ("Retry every payment", "Never retry a payment"),
+        ("Do retry payments", "Don't retry payments"),
+    ],
+)
+def test_wordings_that_contradict_each_other_are_both_shown(alone, one, other):
+    known = {captured(one, force=True), captured(other, force=True)}
+    assert ids(cambium.recall("retry payment")["results"]) == known
+
+
+def test_one_item_is_recalled_whole_by_its_id(team):
+    item = captured("Bound every queue.\n" + "Because of this. " * 900, why="It was measured.")
+    cambium.endorse(item, "Seen in two services.")
+    before = fingerprint(team.ana / ".cambium")
+    told = cambium.recall(item_id=item)
+    [row] = told["results"]
+    assert (row["id"], len(row["content"])) == (
+        item,
+        len("Bound every queue.\n" + "Because of this. " * 900) - 1,
+    )
+    assert row["endorsements"][0]["note"] == "Seen in two services."
+    assert fingerprint(team.ana / ".cambium") == before
+    assert len(json.dumps(told)) < 24_000
+
+
+def test_an_item_too_long_for_a_reply_is_recalled_as_a_file(team):
+    item = captured("Bound every queue. " + "Because of this. " * 5_000)
+    told = cambium.TOOLS["recall"].call({"item_id": item})
+    kept = json.loads(Path(told["path"]).read_text(encoding="utf-8"))
+    assert (kept["id"], len(kept["content"])) == (item, 85_018)
+    assert told["results"][0]["content"].endswith("more characters]")
+    assert Path(told["path"]).parent == team.ana / ".cambium"
+
+
+def test_an_id_that_no_item_has_cannot_be_recalled(team):
+    assert "no item 'k-nothing'" in refused(cambium.recall, item_id="k-nothing")
+
+
 @pytest.mark.parametrize("content", ["", "  \n ", "\u200b"])
 def test_an_empty_capture_is_refused(alone, content):
     assert refused(cambium.capture, content).startswith("content is empty\nFix: ")
