@@ -844,6 +844,9 @@ def clean(text: str) -> tuple[str, tuple[str, ...]]:
     return text, kinds
 
 
+clean_name = functools.lru_cache(maxsize=16_384)(clean)  # keys, names and ids come again and again
+
+
 def redaction_warnings(kinds: Iterable[str]) -> list[str]:
     """One line for each kind of secret that was taken out."""
     return [f"redacted before storing: {kind}" for kind in sorted(set(kinds))]
@@ -852,7 +855,7 @@ def redaction_warnings(kinds: Iterable[str]) -> list[str]:
 def cleaned(value: Any, kinds: set[str]) -> Any:
     """Any JSON value with every text in it cleaned; `kinds` collects what was redacted."""
     if isinstance(value, str):
-        text, found = clean(value)
+        text, found = clean_name(value) if len(value) < 40 else clean(value)
         kinds.update(found)
         return text
     if isinstance(value, Mapping):
@@ -1294,6 +1297,8 @@ class Document:
 
     def set(self, key: str, value: Any) -> None:
         """Keep a value beside the items, cleaned like them."""
+        if self.rest.get(key) == value:
+            return
         value = cleaned(value, self.redacted)
         if self.rest.get(key) != value:
             self.rest[key] = value
@@ -1746,6 +1751,7 @@ class BranchStore:
         self.looked: tuple[str, str] = ("", "")
         self.parsed: tuple[str, Document] = ("", Document())
         self.served: tuple[str, Document] = ("", Document())
+        self.nothing = Document()
 
     @functools.cached_property
     def branch(self) -> str:
@@ -1806,7 +1812,7 @@ class BranchStore:
 
     def at(self, commit: str | None) -> Document:
         if not commit:
-            return Document()
+            return self.nothing
         blob, document = self.parsed
         newest = self.blob(commit)
         if newest != blob:
@@ -2587,6 +2593,8 @@ def walk_claims(
     ended, shared = [], set()
     for commit, claims in history:
         for agent, instance in list(live.items()):
+            if claims.get(agent) == instance.claim:
+                continue
             if instance.goes_on(claims.get(agent)):
                 live[agent] = instance._replace(claim=claims[agent])
             else:
@@ -2721,9 +2729,11 @@ def claim_of(live: Mapping[str, Instance], agent: str) -> Json | None:
 
 def text_of(entry: Json, *keys: str) -> str:
     """The first of these keys that holds text."""
-    return next(
-        (entry[k].strip() for k in keys if isinstance(entry.get(k), str) and entry[k].strip()), ""
-    )
+    for key in keys:
+        value = entry.get(key)
+        if isinstance(value, str) and value.strip():
+            return value.strip()
+    return ""
 
 
 def decision(entry: Json) -> Json:
@@ -2813,9 +2823,9 @@ def read_context(ask: Ask) -> Reading:
 
 
 def context_item(entry: object, shape: Callable[[Json], Json], ask: Ask) -> Found | None:
-    if not isinstance(entry, dict) or not text_of(entry, "id") or not shape(entry)["content"]:
+    told = shape(entry) if isinstance(entry, dict) and text_of(entry, "id") else {"content": ""}
+    if not isinstance(entry, dict) or not told["content"]:
         return None
-    told = shape(entry)
     ref, status = text_of(entry, "id"), text_of(entry, "status") or "active"
     tags = split_tags(["context-keeper", *split_tags(entry.get("tags"))])
     when = {"source_ts": entry["created_at"]} if text_of(entry, "created_at") else {}
@@ -3248,12 +3258,14 @@ def restates(one: Item, other: Item) -> bool:
     return alike(one, other) and gist(one.content)[1] == gist(other.content)[1]
 
 
-def without_echoes(hits: Iterable[Hit]) -> tuple[list[Hit], dict[str, list[str]]]:
-    """Hits that each say something of their own, best first; by id of those, the ids of hits that
-    only say it again."""
+def without_echoes(hits: Sequence[Hit], most: int) -> tuple[list[Hit], dict[str, list[str]]]:
+    """Hits, best first; among the first `most` of them each says something of its own. By id of
+    those, the ids of hits that only say it again."""
     kept: list[Hit] = []
     echoes: dict[str, list[str]] = {}
-    for hit in hits:
+    for place, hit in enumerate(hits):
+        if len(kept) == most:
+            return [*kept, *hits[place:]], echoes
         first = next((each for each in kept if restates(each.item, hit.item)), None)
         if first:
             echoes.setdefault(first.item.id, []).append(hit.item.id)
@@ -4136,7 +4148,7 @@ def recall(
     most = min(max(limit, 1), 25)
     index = Index() if past else at.index
     found = index.search(query, documents, within=within, project=at.project, most=most + 50)
-    hits, echoes = without_echoes(found)
+    hits, echoes = without_echoes(found, most)
     confident = bool(hits) and hits[0].relevance >= FLOOR
     if confident and not past:
         at.scopes.credit((hit.scope, hit.item.id) for hit in hits[:most] if hit.relevance >= FLOOR)
