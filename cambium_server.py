@@ -3235,27 +3235,30 @@ class Index:
             return hits[:most]
 
 
-ALIKE = 0.6  # of the words of two texts, how many both must have to say nearly the same
 DENIALS = re.compile(r"(?i)\b(?:no|not|never|none|nor|without|cannot|\w+n['’]t)\b")
 
 
 @functools.lru_cache(maxsize=4_096)
 def gist(text: str) -> tuple[frozenset[str], frozenset[str]]:
-    """The words of a text, and those that turn its meaning: numbers and denials."""
+    """The words of a text, and those that turn its meaning: numbers, single letters, denials."""
     said = frozenset(term for term, _ in words(text))
-    turns = {term for term in said if any(c.isdigit() for c in term)}
+    turns = {term for term in said if len(term) == 1 or any(c.isdigit() for c in term)}
     return said, frozenset(turns | {"not"} if DENIALS.search(text) else turns)
 
 
 def alike(one: Item, other: Item) -> bool:
-    """True when two items say nearly the same, or contradict each other about the same."""
+    """True when two items say nearly the same, or contradict each other about the same: four words
+    in five are shared."""
     (a, _), (b, _) = gist(one.content), gist(other.content)
-    return bool(a and b) and len(a & b) / len(a | b) >= ALIKE
+    return bool(a and b) and len(a & b) / len(a | b) >= 0.8
 
 
 def restates(one: Item, other: Item) -> bool:
-    """True when two items say the same thing: alike, with the same numbers and denials."""
-    return alike(one, other) and gist(one.content)[1] == gist(other.content)[1]
+    """True when one item says in other or some more words what the other says. A word on each side
+    that the other lacks may be another name: such items are two facts."""
+    (a, turns), (b, others) = gist(one.content), gist(other.content)
+    fewer, more = sorted((a, b), key=len)
+    return turns == others and fewer <= more and len(fewer) >= max(1, 0.75 * len(more))
 
 
 def without_echoes(hits: Sequence[Hit], most: int) -> tuple[list[Hit], dict[str, list[str]]]:
@@ -3896,7 +3899,7 @@ def save(item: Item, *, force: bool) -> Result:
     at = here()
     documents = at.scopes.read()
     hits = at.index.search(item.content, documents, within=documents, project=at.project, most=5)
-    known = [hit for hit in hits if alike(hit.item, item)][:3]
+    known = [hit for hit in hits if alike(hit.item, item) or restates(hit.item, item)][:3]
     similar = [
         {"id": hit.item.id, "scope": hit.scope, "content": hit.item.summary} for hit in known
     ]

@@ -4303,6 +4303,8 @@ def test_ten_wordings_of_one_fact_are_one_result_that_names_the_others(alone):
         ("Retry a payment at most 5 times", "Retry a payment at most 3 times"),
         ("Retry every payment", "Never retry a payment"),
         ("Do retry payments", "Don't retry payments"),
+        ("Retry every payment of alpha", "Retry every payment of beta"),
+        ("Retry payment a", "Retry payment b"),
     ],
 )
 def test_wordings_that_contradict_each_other_are_both_shown(alone, one, other):

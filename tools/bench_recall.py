@@ -27,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,14 +104,14 @@ def child(queries: Sequence[str], prose: Prose) -> dict[str, float]:
     sys.addaudithook(
         lambda event, _: started.append(event) if event == "subprocess.Popen" else None
     )
-    warm = [timed(lambda query=query: cambium.recall(query)) for query in queries[1:]]
+    warm = [timed(partial(cambium.recall, query)) for query in queries[1:]]
     seen["git"] = len(started)
     if warm:
         seen |= {"p50": statistics.median(warm), "p95": sorted(warm)[int(len(warm) * 0.95)]}
         rounds = []
         for query in queries[:10]:
             capture = timed(lambda: cambium.capture(prose.text(30)))
-            rounds.append((capture, timed(lambda query=query: cambium.recall(query))))
+            rounds.append((capture, timed(partial(cambium.recall, query))))
         seen["capture"], seen["after write"] = (
             statistics.median(each) for each in zip(*rounds, strict=True)
         )
