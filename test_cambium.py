@@ -4316,7 +4316,7 @@ def test_one_item_is_recalled_whole_by_its_id(team):
     item = captured("Bound every queue.\n" + "Because of this. " * 900, why="It was measured.")
     cambium.endorse(item, "Seen in two services.")
     before = fingerprint(team.ana / ".cambium")
-    told = cambium.recall(item_id=item)
+    told = cambium.recall(item)
     [row] = told["results"]
     assert (row["id"], len(row["content"])) == (
         item,
@@ -4329,15 +4329,25 @@ def test_one_item_is_recalled_whole_by_its_id(team):
 
 def test_an_item_too_long_for_a_reply_is_recalled_as_a_file(team):
     item = captured("Bound every queue. " + "Because of this. " * 5_000)
-    told = cambium.TOOLS["recall"].call({"item_id": item})
+    told = cambium.TOOLS["recall"].call({"query": item})
     kept = json.loads(Path(told["path"]).read_text(encoding="utf-8"))
     assert (kept["id"], len(kept["content"])) == (item, 85_018)
-    assert told["results"][0]["content"].endswith("more characters]")
+    [row] = told["results"]
+    assert (row["content"][-16:], row["next"]) == (
+        "more characters]",
+        f'recall("{item}") gives it whole',
+    )
     assert Path(told["path"]).parent == team.ana / ".cambium"
 
 
 def test_an_id_that_no_item_has_cannot_be_recalled(team):
-    assert "no item 'k-nothing'" in refused(cambium.recall, item_id="k-nothing")
+    assert "no item 'k-0123456789ab' in local, team" in refused(cambium.recall, "k-0123456789ab")
+
+
+def test_an_id_of_another_client_is_recalled_like_ours(alone):
+    store = cambium.here().scopes.local
+    store.mutate(add("kept-by-hand"), "adds")
+    assert ids(cambium.recall("kept-by-hand")["results"]) == {"kept-by-hand"}
 
 
 @pytest.mark.parametrize("content", ["", "  \n ", "\u200b"])
