@@ -51,6 +51,7 @@ import unicodedata
 import uuid
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -142,6 +143,24 @@ def from_json_text(text: str | bytes) -> Any:
         return json.loads(text.decode("utf-8-sig") if isinstance(text, bytes) else text)
     except RecursionError as error:
         raise ValueError("it is nested too deep") from error
+
+
+class Progress:
+    """Who hears how far long work is: a client that asked, a terminal, by default nobody."""
+
+    Listener = Callable[[int, int, str], None]  # how many are done, of how many, of what
+    EVERY = 0.25  # seconds between two words
+    listener: ContextVar[Listener] = ContextVar("listener", default=lambda done, total, what: None)
+
+    @classmethod
+    def over(cls, rows: Sequence[T], what: str) -> Iterator[T]:
+        """The rows one by one, telling now and then how many are done."""
+        tell, told = cls.listener.get(), time.monotonic()
+        for done, row in enumerate(rows):
+            if time.monotonic() - told > cls.EVERY:
+                told = time.monotonic()
+                tell(done, len(rows), what)
+            yield row
 
 
 # ── Settings ──────────────────────────────────────────────────────────────────
@@ -2188,12 +2207,12 @@ class OrgStore:
             self.git, head=branch, base=self.trunk.branch, title=title, body=body
         )
 
-    def catch_up(self, branches: Iterable[str]) -> list[str]:
+    def catch_up(self, branches: Sequence[str]) -> list[str]:
         """Merge the default branch into the proposals that wait and that it overtook; problems."""
         trunk, problems, remote = self.trunk.tip(), [], self.trunk.remote
         asked = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--refmap=", "--prune")
         self.git.network(*asked, remote, f"+refs/heads/cambium/*:refs/cambium/{remote}/cambium%2F*")
-        for branch in branches:
+        for branch in Progress.over(branches, "pull requests"):
             proposal = self.proposal(branch)
             tip = self.git.commit_at(proposal.tracking)
             why = message("merge", [], proposal.agent, "follow the default branch")
@@ -2405,14 +2424,14 @@ def from_source(item: Item) -> str:
     return digest(item.content, item.why, *item.tags)
 
 
-def absorb(document: Document, marks: str, found: Iterable[Found], moment: datetime) -> Absorbed:
+def absorb(document: Document, marks: str, found: Sequence[Found], moment: datetime) -> Absorbed:
     """Put what was found into a local document: new keys become items, an item whose source changed
     or retired follows it, the rest are duplicates. `marks` names the list of keys already seen."""
     imported = a_dict(document.rest.get("imported"))
     seen = {key: None for key in a_list(imported.get(marks)) if isinstance(key, str)}
     copies = {item.origin: item for item in document.items if item.origin}
     done, handled = Absorbed(), set()
-    for key, item, retired in found:
+    for key, item, retired in Progress.over(found, f"{marks.replace('_', '-')} entries"):
         if key in handled:
             done.duplicates += 1
             continue
@@ -2612,7 +2631,7 @@ def board_history(git: Git, since: str, tip: str) -> Iterator[tuple[str, dict[st
     asked = "".join(f"{commit}:claims.json\n" for commit in commits).encode()
     stream = git.ask("cat-file", "--batch", stdin=asked).raw if commits else b""
     at = 0
-    for commit in commits:
+    for commit in Progress.over(commits, "commits of the agentsync board"):
         end = stream.index(b"\n", at)
         head = stream[at:end].split()
         size = int(head[2]) if len(head) == 3 and head[1] == b"blob" else -1
@@ -4493,7 +4512,7 @@ def lift_to_org(at: Here, org: OrgStore, items: Sequence[Item], *, forced: bool)
     batches = [[item] for item in items] if org.reviewed else [list(items)]
     entered: list[Item] = []
     urls: list[str] = []
-    for batch in batches:
+    for batch in Progress.over(batches, "promotions"):
         first = batch[0]
         try:
             landed, url = org.write(
@@ -4913,9 +4932,11 @@ def build_server() -> Any:
     """The MCP server, on either SDK line. Nothing else here imports mcp."""
     identity: Json = {"version": __version__}
     try:
+        from mcp.server.mcpserver import Context
         from mcp.server.mcpserver import MCPServer as Server  # mcp 2.x
         from mcp.server.mcpserver.exceptions import ToolError
     except ImportError:
+        from mcp.server.fastmcp import Context
         from mcp.server.fastmcp import FastMCP as Server  # mcp 1.x
         from mcp.server.fastmcp.exceptions import ToolError
 
@@ -4936,7 +4957,7 @@ def build_server() -> Any:
     server = Answering("cambium", instructions=INSTRUCTIONS, log_level="WARNING", **identity)
     for entry in TOOLS.values():
         server.add_tool(
-            for_sdk(entry, ToolError),
+            for_sdk(entry, ToolError, Context),
             name=entry.name,
             title=entry.title,
             description=inspect.cleandoc(entry.fn.__doc__ or ""),
@@ -4946,18 +4967,21 @@ def build_server() -> Any:
     return server
 
 
-def for_sdk(entry: Tool, failure: type[Exception]) -> Callable[..., Any]:
+def for_sdk(entry: Tool, failure: type[Exception], context: type) -> Callable[..., Any]:
     """The tool as the SDKs want it: async, errors as theirs, parameters described. Arguments are
     checked by the tool itself, which understands more and explains better than a schema."""
-    from anyio import to_thread
+    from anyio import create_task_group, to_thread
     from pydantic import Field, SkipValidation
 
-    async def answer(**arguments: Any) -> dict[str, Any]:
+    async def answer(told_to: Any, **arguments: Any) -> dict[str, Any]:
         call = functools.partial(entry.call, arguments)
-        try:
-            return await to_thread.run_sync(call, abandon_on_cancel=True)
-        except CambiumError as error:
-            raise failure(str(error)) from error
+        async with create_task_group() as notices:
+            Progress.listener.set(to_client(told_to, notices))
+            try:
+                return await to_thread.run_sync(call, abandon_on_cancel=True)
+            except CambiumError as error:
+                failed = error  # raised in the group, it would come out as a group of errors
+        raise failure(str(failed)) from failed
 
     shown = [
         inspect.Parameter(
@@ -4968,12 +4992,37 @@ def for_sdk(entry: Tool, failure: type[Exception]) -> Callable[..., Any]:
         )
         for each in entry.parameters
     ]
+    asks = inspect.Parameter("told_to", inspect.Parameter.KEYWORD_ONLY, annotation=context)
+    shown.append(asks)  # the SDK fills it in; clients never see it
     answer.__name__, answer.__doc__ = entry.name, entry.fn.__doc__
     answer.__annotations__ = {each.name: each.annotation for each in shown} | {
         "return": dict[str, Any]
     }
     vars(answer)["__signature__"] = inspect.Signature(shown, return_annotation=dict[str, Any])
     return answer
+
+
+def to_client(context: Any, notices: Any) -> Progress.Listener:
+    """Progress as notifications to the client of a call. Work never waits for one to be sent: it
+    may hold a lock, and the client may not be reading."""
+    from anyio import BrokenResourceError, ClosedResourceError, from_thread
+
+    so_far = before = 0
+
+    async def send(value: int, words: str) -> None:
+        with contextlib.suppress(BrokenResourceError, ClosedResourceError):
+            await context.report_progress(value, None, words)
+
+    def tell(done: int, total: int, what: str) -> None:
+        nonlocal so_far, before
+        if done <= before:  # another stretch of work began; the protocol wants rising numbers
+            so_far += before
+        before = done
+        words = f"{done:,} of {total:,} {what}"
+        with contextlib.suppress(RuntimeError):  # the call was abandoned
+            from_thread.run_sync(notices.start_soon, send, so_far + done, words)
+
+    return tell
 
 
 class Stdin(io.FileIO):
@@ -5131,9 +5180,16 @@ def add_command(commands: Any, entry: Tool) -> None:
         command.add_argument(flag, **shown)
 
 
+def to_terminal(done: int, total: int, what: str) -> None:
+    """Progress on one line that the next word, or the answer, overwrites."""
+    print(f"\r{done:,} of {total:,} {what}\x1b[K\r", end="", file=sys.stderr, flush=True)
+
+
 def call_tool(entry: Tool, given: argparse.Namespace) -> int:
     arguments = {each.name: getattr(given, each.name) for each in entry.parameters}
     arguments = {k: " ".join(v) if isinstance(v, list) else v for k, v in arguments.items()}
+    if sys.stderr.isatty():
+        Progress.listener.set(to_terminal)
     result = entry.call(arguments)
     lost = result.get("configured") is False and entry.name != "status"
     if given.json:

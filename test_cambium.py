@@ -269,6 +269,17 @@ def test_an_unconfigured_tool_carries_the_status_that_says_how_to_go_on():
     assert error.value.fix == 'setup(project_repo="/abs/path/to/your/clone", agent_id="your-id")'
 
 
+def test_progress_is_told_now_and_then_and_every_row_comes_once(monkeypatch):
+    heard = []
+    monkeypatch.setattr(cambium.Progress, "EVERY", 0.0)
+    cambium.Progress.listener.set(lambda *words: heard.append(words))
+    try:
+        assert [*cambium.Progress.over("abc", "letters")] == ["a", "b", "c"]
+    finally:
+        cambium.Progress.listener.set(lambda *words: None)
+    assert heard == [(done, 3, "letters") for done in range(3)]
+
+
 # ── Settings ────────────────────────────────────────────────────────────────
 
 
@@ -6673,7 +6684,61 @@ def test_through_the_sdk_s_own_client_what_ana_learned_reaches_ben(team, sdk_lin
     assert ids(items_on(team.hub)) == {item}
 
 
+def many_decisions(repo: Path, count: int = 12_000) -> None:
+    """So many context-keeper entries that reading them takes a while."""
+    entries = [
+        {
+            "id": f"dec-{n:05}",
+            "summary": f"Bound queue {n}",
+            "status": "active",
+            "problem": "x" * 99,
+        }
+        for n in range(count)
+    ]
+    (repo / ".context").mkdir(exist_ok=True)
+    (repo / ".context" / "decisions.json").write_text(json.dumps(entries))
+
+
+@pytest.mark.wire
+def test_long_work_tells_a_client_that_asks_how_far_it_is(team, serve):
+    many_decisions(team.ana)
+    wire = serve()
+    asked = {"name": "distill", "arguments": {}, "_meta": {"progressToken": "far"}}
+    reply = wire.reply(*wire.post("tools/call", asked), 60)
+    assert json.loads(reply["result"]["content"][0]["text"])["new_items"] == 12_000
+    frames = [json.loads(line) for line in wire.lines]
+    told = [each["params"] for each in frames if each.get("method") == "notifications/progress"]
+    assert {each["progressToken"] for each in told} == {"far"}
+    values = [each["progress"] for each in told]
+    assert values == sorted(set(values))
+    assert re.fullmatch(r"[\d,]+ of 12,000 context-keeper entries", told[-1]["message"])
+
+
+@pytest.mark.wire
+def test_a_client_that_does_not_ask_hears_nothing_until_the_answer(team, serve):
+    many_decisions(team.ana)
+    wire = serve()
+    assert wire.ok("distill")["new_items"] == 12_000
+    assert {json.loads(line).get("method") for line in wire.lines} == {None}
+
+
 # ── Command ─────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.skipif(os.name == "nt", reason="has no terminals of this kind")
+def test_long_work_tells_a_terminal_how_far_it_is_on_one_line(team):
+    import pty
+
+    many_decisions(team.ana)
+    ours, theirs = pty.openpty()
+    argv = [sys.executable, str(SERVER), "distill", "--json"]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=theirs, check=True)
+    os.close(theirs)
+    shown = os.read(ours, 65_536).decode()
+    os.close(ours)
+    assert json.loads(done.stdout)["new_items"] == 12_000
+    assert re.search(r"\r[\d,]+ of 12,000 context-keeper entries", shown)
+    assert "\n" not in shown
 
 
 def command(*args: str, **environ: str) -> subprocess.CompletedProcess[str]:
