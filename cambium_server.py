@@ -123,18 +123,34 @@ def a_list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def file_bytes(path: Path, most: int = 2**31) -> bytes:
-    """What a regular file of bounded size holds; a pipe or a device would keep us waiting. Raises
+def open_plain(path: Path, flags: int) -> int:
+    """A handle on a regular file that is no link: what a cloned repository brings along may lead
+    anywhere, or keep us waiting. Raises OSError."""
+    careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        handle = os.open(path, flags | careful, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO) or os.path.islink(path):
+            raise OSError(errno.EINVAL, "is not a regular file", str(path)) from error
+        raise
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return handle
+    os.close(handle)
+    raise OSError(errno.EINVAL, "is not a regular file", str(path))
+
+
+def file_bytes(path: Path, most: int = 2**31, *, follow: bool = False) -> bytes:
+    """What a regular file of bounded size holds; links only lead on with `follow`. Raises
     OSError."""
     try:
-        seen = os.stat(path)
+        place = Path(os.path.realpath(path)) if follow else path
+        with open(open_plain(place, os.O_RDONLY), "rb") as file:
+            content = file.read(most + 1)
     except ValueError as error:
         raise OSError(errno.EINVAL, str(error), str(path)) from error
-    if not stat.S_ISREG(seen.st_mode):
-        raise OSError(errno.EINVAL, "is not a regular file", str(path))
-    if seen.st_size > most:
+    if len(content) > most:
         raise OSError(errno.EFBIG, f"is larger than {most >> 20} MiB", str(path))
-    return path.read_bytes()
+    return content
 
 
 def from_json_text(text: str | bytes) -> Any:
@@ -314,7 +330,7 @@ def setup_call(repo: str = "", agent: str = "", **more: str) -> str:
 def read_config_file(path: str) -> tuple[dict[str, str], str]:
     """Settings kept in the file as text, and what is wrong with it (or nothing)."""
     try:
-        loaded = from_json_text(file_bytes(Path(path)))
+        loaded = from_json_text(file_bytes(Path(path), follow=True))
     except FileNotFoundError:
         return {}, ""
     except (OSError, ValueError) as error:
@@ -422,7 +438,7 @@ MACHINE = (
     "maintenance.auto=false", "core.fsmonitor=false", "core.quotePath=false", "color.ui=false",
     "core.sparseCheckout=false", "advice.objectNameWarning=false", "log.showSignature=false",
     "fetch.recurseSubmodules=false", "push.recurseSubmodules=no", "fetch.writeCommitGraph=false",
-    "fetch.prune=false", "fetch.pruneTags=false", "push.followTags=false",
+    "fetch.prune=false", "fetch.pruneTags=false", "push.followTags=false", "core.splitIndex=false",
 )  # fmt: skip
 
 
@@ -445,8 +461,8 @@ class Ran:
     @property
     def words(self) -> str:
         """What the program said went wrong, without its boilerplate."""
-        noise = ("hint:", "To ", "Done", "remote: \n")
-        lines = [line.strip() for line in self.err.splitlines() if not line.startswith(noise)]
+        noise = re.compile(r"hint:|To \S+$|Done$|remote:\s*$")
+        lines = [line.strip() for line in self.err.splitlines() if not noise.match(line)]
         return "; ".join(line for line in lines if line) or f"exit code {self.code}"
 
 
@@ -600,25 +616,35 @@ class Git:
     def remote_url(self, remote: str) -> str:
         return without_credentials(self.ask("config", "--get", f"remote.{remote}.url").out)
 
-    def default_branch(self, remote: str) -> str:
-        """The remote's default branch: as last seen, else as it says now, else the clone's own."""
+    def seen_default_branch(self, remote: str) -> str:
+        """The remote's default branch as last seen, or empty."""
         prefix = f"refs/remotes/{remote}/"
         seen = self.ask("symbolic-ref", "--quiet", f"{prefix}HEAD").out
-        if seen.startswith(prefix):
-            return seen[len(prefix) :]
+        return seen[len(prefix) :] if seen.startswith(prefix) else ""
+
+    def default_branch(self, remote: str, *, now: bool = False) -> str:
+        """The remote's default branch: as last seen, else (or with `now`) as it says, else the
+        clone's own."""
+        seen = self.seen_default_branch(remote)
+        if seen and not now:
+            return seen
         told = re.match(
             r"ref: refs/heads/(\S+)\s+HEAD",
             self.network("ls-remote", "--symref", remote, "HEAD").out,
         )
-        return told[1] if told else self.ask("symbolic-ref", "--short", "HEAD").out or "main"
+        return (
+            told[1] if told else seen or self.ask("symbolic-ref", "--short", "HEAD").out or "main"
+        )
 
     def identity(self, fallback: str) -> dict[str, str]:
         """Who commits: the user where git knows one, else `fallback`."""
-        if self.ask("-c", "user.useConfigOnly=true", "var", "GIT_AUTHOR_IDENT"):
+        only = ("-c", "user.useConfigOnly=true", "var")
+        if self.ask(*only, "GIT_AUTHOR_IDENT") and self.ask(*only, "GIT_COMMITTER_IDENT"):
             return {}
         slug = re.sub(r"[^a-z0-9]+", "-", fallback.casefold()).strip("-") or "agent"
         plain = fallback if re.search(r"\w", fallback) else slug  # git wants a letter in a name
-        name = os.environ.get("GIT_COMMITTER_NAME") or plain
+        given = os.environ.get("GIT_COMMITTER_NAME", "")
+        name = given if re.search(r"\w", given) else plain
         email = os.environ.get("GIT_COMMITTER_EMAIL") or f"{slug}@cambium.invalid"
         return {
             f"GIT_{role}_{part}": value
@@ -667,18 +693,25 @@ def located(path: str, _identity: tuple[int, int]) -> Place:
         raise CambiumError(
             f"{path} {why}", fix="give the path of a git clone with files checked out"
         )
-    lines = ran.out.split("\n")
+    lines = os.fsdecode(ran.raw).rstrip("\n").split("\n")
     if len(lines) != 3:
         raise CambiumError(f"{path!r} has a line break in it", fix="give the clone a plain path")
     top, own, common = map(Path, lines)
-    if own == common:
+    if common == top / ".git":
         return Place(top, top, common)
-    # A linked worktree. Beside a bare repository there is no main one: the git dir holds the store.
     shared = Git(common, extra={"GIT_DIR": str(common)})
     named = shared.ask("config", "core.worktree").out  # a submodule names its own
     bare = shared.ask("config", "--type=bool", "core.bare").out == "true"
-    main = Path(common, named or os.pardir).resolve()
-    return Place(top, common if bare or not (named or common.name == ".git") else main, common)
+    return placed(top, own, common, named=named, bare=bare)
+
+
+def placed(top: Path, own: Path, common: Path, *, named: str, bare: bool) -> Place:
+    """A checkout whose git directory is elsewhere: a linked worktree, a submodule, or a clone with
+    a separate git directory. Where that has no main checkout of its own, it holds the store."""
+    if own == common and named:
+        return Place(top, top, common)
+    apart = bare or not (named or common.name == ".git")
+    return Place(top, common if apart else Path(common, named or os.pardir).resolve(), common)
 
 
 def located_by_files(path: str) -> Place:
@@ -697,12 +730,10 @@ def located_by_files(path: str) -> Place:
     bare = re.search(r"(?mi)^\s*bare\s*=\s*true", settings)
     if own == common and bare:
         raise CambiumError(f"{top} is a bare repository", fix="give a clone with files checked out")
-    if own == common:
+    if common == mark:
         return Place(top, top, common)
     named = re.search(r"(?m)^\s*worktree\s*=\s*(.+?)\s*$", settings)
-    main = Path(common, named[1] if named else os.pardir).resolve()
-    apart = bare or not (named or common.name == ".git")
-    return Place(top, common if apart else main, common)
+    return placed(top, own, common, named=named[1] if named else "", bare=bool(bare))
 
 
 def pull_request(git: Git, *, head: str, base: str, title: str, body: str) -> str:
@@ -776,7 +807,7 @@ def unmangled(text: str) -> str:
 
 
 class Secret(NamedTuple):
-    """One kind of secret: `group` 1 of the pattern is what is taken out."""
+    """One kind of secret: the group of the pattern that matched is what is taken out."""
 
     kind: str
     pattern: re.Pattern[str]
@@ -787,6 +818,16 @@ NAMED = (
     r"|access[ _-]?key|private[ _-]?key|credentials?)"
 )
 PEM = r"PRIVATE KEY(?: BLOCK)?-----"
+# What a name may go on with and still name a secret: not one that says it is about another thing.
+GOES_ON = (
+    r"(?!_(?:name|names|count|id|ids|hash|path|file|url|uri|type|length|limit|ttl|policy|field)\b)"
+    r"(?:_[A-Za-z0-9]{1,30}){0,4}"
+)
+# Values that only point elsewhere: a member, a path, a call.
+POINTS = (
+    r"(?!(?:[A-Za-z_]\w{0,60}\.){1,6}[A-Za-z_]\w{0,60}(?![\w.+/=-])"
+    r"|[~.]{0,2}/|[A-Za-z_]\w{0,60}[(\[])"
+)
 SECRETS = tuple(
     Secret(kind, re.compile(pattern))
     for kind, pattern in (
@@ -800,11 +841,28 @@ SECRETS = tuple(
         ("api-key", r"(?<![\w.-])(sk-(?=[A-Za-z._-]{0,200}\d)[A-Za-z0-9._-]{19,}[A-Za-z0-9_-])"),
         ("google-api-key", r"\b(AIza[A-Za-z0-9_-]{35}|ya29\.[A-Za-z0-9_-]{20,})"),
         ("package-token", r"\b(npm_[A-Za-z0-9]{36}|pypi-[A-Za-z0-9_-]{40,}|hf_[A-Za-z0-9]{30,})"),
+        ("sendgrid-key", r"\b(SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,})"),
+        ("vault-token", r"\b(hv[sbr]\.[A-Za-z0-9_-]{20,})"),
+        ("cloud-token", r"\b(do[opr]_v1_[a-f0-9]{40,}|dckr_pat_[A-Za-z0-9_-]{20,})"),
+        ("twilio-key", r"\b(SK[0-9a-f]{32})\b"),
+        ("bot-token", r"\b(\d{8,10}:AA[A-Za-z0-9_-]{32,})"),
+        ("shop-token", r"\b(shp(?:at|ca|pa|ss)_[a-fA-F0-9]{32})"),
+        ("account-key", r"(?i)\bAccountKey\s{0,3}=\s{0,3}([A-Za-z0-9+/]{40,}={0,2})"),
+        (
+            "netrc-password",
+            r"(?i)\bmachine\s{1,9}\S{1,99}\s{1,9}login\s{1,9}\S{1,99}\s{1,9}"
+            r"password\s{1,9}(\S{4,})",
+        ),
+        (
+            "curl-password",
+            r"\bcurl\b[^\n|;]{0,200}?\s(?:-u|--user)[\s=]{0,3}['\"]?[^\s:'\"]{1,99}:"
+            r"((?![$<{])[^\s'\"]{4,})",
+        ),
         ("jwt", r"(?<![\w-])(eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,})"),
         (
             "url-password",
             r"(?i)(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,20}://[^\s/:@]{0,100}:"
-            r"((?![<${*\[]|x{3,}|password@|\.\.\.)[^\s/@]{3,500})@",
+            r"((?![<${*\[]|x{3,}|password@|\.\.\.)[^\s/@]{1,200}(?:@[^\s/@]{1,200}){0,3})(?<!:\S)(?<!:\S\S)@",
         ),
         (
             "bearer-token",
@@ -813,10 +871,27 @@ SECRETS = tuple(
         ),
         (
             "assigned-secret",
-            rf"(?i)(?:{NAMED}|(?<=_)pass)s?(?:_[A-Za-z0-9]{{1,30}}){{0,4}}[\"']?"
-            r"\s{0,9}[:=]\s{0,9}[\"']?"
+            rf"(?i)(?:{NAMED}|(?<=_)pass)s?{GOES_ON}[\"']?"
+            rf"\s{{0,9}}[:=]\s{{0,9}}[\"']?{POINTS}"
             r"((?=[^\s\"',;\d]{0,200}\d)(?=[^\s\"',;A-Za-z]{0,200}[A-Za-z])"
             r"[A-Za-z0-9+/._~!@#$%^&*=-]{8,})",
+        ),
+        (
+            "assigned-secret",  # as in a file of environment variables
+            r"\b(?:[A-Z0-9]{1,30}_){0,6}(?:PASSWORD|PASSWD|PASSPHRASE|SECRET|TOKEN|API_KEY)="
+            r"[\"']?((?!(?i:your|example|change|placeholder|secret|password|redacted|x{3}))"
+            rf"{POINTS}[A-Za-z0-9+/_~!@#%^&*-]{{12,}})",
+        ),
+        (
+            "assigned-secret",
+            r"(?i)\b(?:password|passwd|passphrase|pwd)[\"']?\s{0,9}[:=]\s{0,9}"
+            r"(?:[\"']((?=[^\"'\n]{0,99}\d)[^\"'\n<${]{8,99})(?=[\"'])|(\d{8,40})\b)",
+        ),
+        (
+            "aws-secret-key",
+            r"(?i)(?:AKIA|ASIA|aws|redacted:aws-access-key)[^\n]{0,60}?"
+            r"(?<![A-Za-z0-9/+=])((?=[a-z0-9/+]{0,39}\d)(?=[a-z0-9/+]{0,39}[a-z])[A-Za-z0-9/+]{40})"
+            r"(?![A-Za-z0-9/+=])",
         ),
         ("hex-key", rf"(?i)\b{NAMED}\b[^\n0-9a-f]{{1,24}}?\b([0-9a-f]{{32,}})\b"),
     )
@@ -824,13 +899,23 @@ SECRETS = tuple(
 
 
 TRIGGERS = re.compile(
-    r"(?i)private key|a[ks]ia|gh[pousr]_|github_pat_|gl\w{2,4}-|xox|xapp-|hooks\.slack|[sr]k_|sk-"
-    rf"|aiza|ya29|npm_|pypi-|hf_|eyj|://|bearer|basic|_pass|{NAMED}"
+    r"(?i)private key|a[ks]ia|aws|sg\.|hv[sbr]\.|_v1_|dckr_|shp|accountkey|machine|curl|:aa"
+    r"|sk[0-9a-f]{8}|gh[pousr]_|github_pat_|gl\w{2,4}-|xox|xapp-|hooks\.slack|[sr]k_|sk-|aiza|ya29"
+    rf"|npm_|pypi-|hf_|eyj|://|bearer|basic|_pass|{NAMED}"
 )
 
 
 def redact(text: str) -> tuple[str, tuple[str, ...]]:
-    """Text without what looks like a secret, and the kinds that were taken out."""
+    """Text without what looks like a secret, and the kinds that were taken out. One spelt in other
+    forms of its letters is found too; the text then comes back in the usual ones."""
+    if not text.isascii():
+        usual = unicodedata.normalize("NFKC", text)
+        if usual != text and redact_usual(text)[1] == () != (found := redact_usual(usual))[1]:
+            return found
+    return redact_usual(text)
+
+
+def redact_usual(text: str) -> tuple[str, tuple[str, ...]]:
     if not TRIGGERS.search(text):
         return text, ()
     kinds = []
@@ -838,8 +923,9 @@ def redact(text: str) -> tuple[str, tuple[str, ...]]:
         mark = f"[redacted:{kind}]"
 
         def cut(match: re.Match[str], mark: str = mark) -> str:
-            whole, start = match[0], match.start(1) - match.start()
-            return whole[:start] + mark + whole[start + len(match[1]) :]
+            whole, group = match[0], match.lastindex or 1
+            start = match.start(group) - match.start()
+            return whole[:start] + mark + whole[start + len(match[group]) :]
 
         text, hits = pattern.subn(cut, text)
         kinds += [kind] * bool(hits)
@@ -881,7 +967,7 @@ def cleaned(value: Any, kinds: set[str]) -> Any:
         return {cleaned(str(key), kinds): cleaned(inner, kinds) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [cleaned(inner, kinds) for inner in value]
-    return value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def instant(value: object) -> datetime | None:
@@ -919,7 +1005,7 @@ def split_tags(tags: object) -> tuple[str, ...]:
     if isinstance(tags, str):
         tags = tags.split(",") if "," in tags else tags.split()
     listed = tags if isinstance(tags, (list, tuple)) else ()
-    words = (" ".join(tag.split()) for tag in listed if isinstance(tag, str))
+    words = (" ".join(HIDDEN.sub("", tag).split()) for tag in listed if isinstance(tag, str))
     return tuple(dict.fromkeys(word for word in words if word))
 
 
@@ -1169,6 +1255,7 @@ def shorten(text: str, most: int = 4_000) -> str:
 class Entry:
     """One element of `items`: its exact bytes; what they say is read when asked for."""
 
+    DEEPEST = 64
     NAMED = re.compile(rb'\s*\{\s*"id": "([!#-\[\]-~]+)"')
 
     def __init__(self, raw: object = None, text: bytes = b"") -> None:
@@ -1201,15 +1288,24 @@ class Entry:
     def item(self) -> Item | None:
         """The Item, or None for an element that is not one: it is kept, skipped and counted."""
         try:
-            return Item.from_json(self.raw)
+            return Item.from_json(self.raw) if within(self.raw, self.DEEPEST) else None
         except ValueError:
             return None
 
 
+def within(value: object, depth: int) -> bool:
+    """True when no object or list in a value is nested deeper than this."""
+    if isinstance(value, (dict, list)):
+        inner = value.values() if isinstance(value, dict) else value
+        return depth > 0 and all(within(each, depth - 1) for each in inner)
+    return True
+
+
 def laid_out(value: object, margin: int) -> bytes:
-    """JSON with indent 2, every line `margin` columns further in."""
+    """JSON with indent 2, every line `margin` columns further in; on one line if nested deep."""
     space = " " * margin
-    text = space + json.dumps(value, indent=2, ensure_ascii=False).replace("\n", "\n" + space)
+    indent = 2 if within(value, 200) else None  # the indenting encoder gives up before the parser
+    text = space + json.dumps(value, indent=indent, ensure_ascii=False).replace("\n", "\n" + space)
     return text.encode("utf-8", "backslashreplace")  # in JSON, a lone surrogate's escape is itself
 
 
@@ -1243,6 +1339,8 @@ class Document:
         whole = from_json_text(text)
         if not isinstance(whole, dict) or not isinstance(whole.get("items"), list):
             raise ValueError('it is not an object with a list under "items"')
+        if text.count(b'\n  "items":') > 1:
+            raise ValueError("it has two lists of items")
         rest = {key: value for key, value in whole.items() if key != "items"}
         return cls(map(Entry, whole["items"]), rest)
 
@@ -1253,6 +1351,8 @@ class Document:
         if not foot or not body.startswith(cls.HEAD):
             raise ValueError("not in our layout")
         rest = from_json_text(b"{" + tail.lstrip(b",\n "))
+        if "items" in rest:
+            raise ValueError("not in our layout")
         old = {entry.text: entry for entry in known.entries.values()} if known else {}
         entries = []
         for piece in body[len(cls.HEAD) :].split(cls.NEXT):
@@ -1378,22 +1478,25 @@ def signature(*paths: Path) -> tuple[object, ...]:
     for path in paths:
         try:
             seen = os.stat(path)
-            found.append((seen.st_mtime_ns, seen.st_size, seen.st_ino))
-        except OSError:
+            found.append((seen.st_mtime_ns, seen.st_ctime_ns, seen.st_size, seen.st_ino))
+        except (FileNotFoundError, NotADirectoryError):
             found.append(None)
+        except OSError as error:
+            found.append(error.errno)
     return tuple(found)
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file durably: a reader, or a crash, sees the old bytes or the new ones."""
-    path = path.resolve()  # a linked file stays a link
+def write_atomically(path: Path, content: bytes, *, follow: bool = False) -> None:
+    """Replace a file durably: a reader, or a crash, sees the old bytes or the new ones. A link is
+    replaced itself, or with `follow` stays one."""
+    path = path.resolve() if follow else path
     name = path.with_name(f"{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
     try:
         with open(name, "xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        if path.exists():
+        if path.exists() and not path.is_symlink():
             shutil.copymode(path, name)
         replace_file(name, path)
     except BaseException:
@@ -1424,10 +1527,8 @@ def locked(path: Path, wait: float = 30) -> Iterator[None]:
     """Hold the lock file at `path`: alone among threads, processes and linked worktrees. The
     system drops the lock of a process that dies. Raises CambiumError after `wait` seconds."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(
-            path, os.O_RDWR | os.O_CREAT, 0o666
-        )  # a fresh handle, so threads exclude each other
+        path.parent.mkdir(exist_ok=True)
+        handle = open_plain(path, os.O_RDWR | os.O_CREAT)  # a fresh one: threads exclude each other
     except OSError as error:
         raise CambiumError(
             f"cannot write {path}: {error.strerror}", fix=f"make {path.parent} writable"
@@ -1505,13 +1606,17 @@ class UsageLog:
         lines = credit_lines(credits)
         alone = locked(self.home / "usage.lock", wait=0.5)
         if lines:
-            with contextlib.suppress(OSError, CambiumError), alone, open(self.path, "a+b") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
-                torn = file.read(1) not in (b"", b"\n")  # a writer died within its line
-                file.write(b"\n" * torn + lines)
+            with contextlib.suppress(OSError, CambiumError), alone:
+                handle = open_plain(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+                with open(handle, "r+b", buffering=0) as file:
+                    file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+                    torn = file.read(1) not in (b"", b"\n")  # a writer died within its line
+                    file.write(b"\n" * torn + lines)
 
     def batches(self) -> list[Path]:
-        return sorted(self.home.glob(f"{self.name}-*.jsonl"))
+        """The batches on disk; a link or a device by such a name is none."""
+        found = sorted(self.home.glob(f"{self.name}-*.jsonl"))
+        return [path for path in found if path.is_file() and not path.is_symlink()]
 
     def pending(self) -> list[Credit]:
         """Recalls that the store does not count yet; what was read before is not read again."""
@@ -1521,7 +1626,7 @@ class UsageLog:
 
     def tail(self, path: Path) -> tuple[bytes, int, list[Credit]] | None:
         """How a log begins, how far it is read, and its credits so far."""
-        with contextlib.suppress(OSError), open(path, "rb") as file:
+        with contextlib.suppress(OSError), open(open_plain(path, os.O_RDONLY), "rb") as file:
             head = file.read(40)  # the first line's id: a log that was begun anew has another
             old, at, credits = self.seen.get(path) or (head, 0, [])
             if old != head:
@@ -1536,7 +1641,7 @@ class UsageLog:
         if self.path.exists():
             with locked(self.home / "usage.lock"), contextlib.suppress(FileNotFoundError):
                 os.replace(self.path, self.home / f"{self.name}-{uuid.uuid4().hex[:12]}.jsonl")
-        return [Batch(path, tuple(read_credits(path.read_bytes()))) for path in self.batches()]
+        return [Batch(path, tuple(read_credits(file_bytes(path)))) for path in self.batches()]
 
     def place(self, name: str, credits: Iterable[Credit]) -> None:
         """Lay a batch down under a name. The same again changes nothing, and a batch whose name a
@@ -1607,6 +1712,14 @@ class LocalStore:
 
     def read(self) -> Document:
         """The document on disk. A file that cannot be read is an empty one with a `problem`."""
+        try:
+            return self.newest()
+        except OSError as error:
+            return Document(problem=f"{self.path}: {error.strerror}")
+
+    def newest(self) -> Document:
+        """The document on disk, with a `problem` where its bytes are none. Raises OSError where
+        they cannot be read now: that says nothing about the document."""
         mark, document = self.seen
         newest = signature(self.path)
         if newest != mark:
@@ -1615,19 +1728,19 @@ class LocalStore:
         return document
 
     def parsed(self, known: Document) -> Document:
+        content = b""
         try:
-            return Document.parse(file_bytes(self.path), known)
+            content = file_bytes(self.path)
+            return Document.parse(content, known)
         except FileNotFoundError:
             return Document()
-        except OSError as error:
-            return Document(problem=f"{self.path}: {error.strerror}")
         except ValueError as error:
-            held = self.held(known)
+            held = self.held(known, content)
             return Document(problem=f"{self.path} is damaged: {error}; {held}")
 
-    def held(self, known: Document) -> str:
+    def held(self, known: Document, content: bytes) -> str:
         """What a damaged file held, as far as it can be told."""
-        readable = sum(1 for _ in salvaged(file_bytes(self.path)))
+        readable = sum(1 for _ in salvaged(content))
         back = f'import_memory("cambium", path="{self.path}") takes them back'
         last = f"its last good version had {len(known.items)} items, " if known.entries else ""
         return f"{last}{readable} can still be read: {back}"
@@ -1654,17 +1767,22 @@ class LocalStore:
 
     def sound(self) -> Document:
         """The document, for a write. Damaged bytes are moved aside first and never overwritten."""
-        document = self.read()
+        try:
+            document = self.newest()
+        except OSError as error:
+            what = f"cannot read {self.path}: {error.strerror}"
+            raise CambiumError(what, fix=f"make {self.path} readable and writable") from error
         if not document.problem:
             return document
-        if not os.access(self.path, os.R_OK):
-            raise CambiumError(
-                f"cannot read {document.problem}", fix=f"make {self.path} readable and writable"
-            )
         aside = self.path.with_name(f"knowledge.json.corrupt-{now():%Y%m%dT%H%M%S%fZ}")
         os.replace(self.path, aside)
         log.error("%s; kept as %s", document.problem, aside)
-        return self.read()
+        return self.newest()
+
+    def set_aside(self) -> list[str]:
+        """What to say of damaged files that were moved aside, until somebody takes them away."""
+        back = 'import_memory("cambium", path) takes back what it can; then remove it'
+        return [f"a damaged store was kept as {path}: {back}" for path in self.damaged_copies()]
 
     def damaged_copies(self) -> list[Path]:
         return sorted(self.home.glob("knowledge.json.corrupt-*"))
@@ -1718,6 +1836,8 @@ def add_line(path: Path, line: str) -> bool:
     """Append a line unless a spelling of it is there; the rest stays byte for byte."""
     if has_line(path, line):
         return False
+    if path.is_symlink():
+        raise OSError(errno.EINVAL, "is a link", str(path))
     old = path.read_bytes() if path.exists() else b""
     end = b"\r\n" if b"\r\n" in old else b"\n"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -1905,7 +2025,7 @@ class BranchStore:
     def fetches(self) -> Json:
         """When the branch was last fetched, when and why that failed; shared by processes."""
         try:
-            noted = a_dict(from_json_text(self.clock.read_bytes()))
+            noted = a_dict(from_json_text(file_bytes(self.clock, 2**16)))
         except (OSError, ValueError):
             return {}
         times = {key: noted.get(key) for key in ("ok_at", "failed_at")}
@@ -1920,7 +2040,7 @@ class BranchStore:
         }
         noted = noted if problem else {"ok_at": time.time()}
         with contextlib.suppress(OSError):
-            self.home.mkdir(parents=True, exist_ok=True)
+            self.home.mkdir(exist_ok=True)
             write_atomically(self.clock, json.dumps(noted).encode())
 
     def due(self, ttl: float) -> bool:
@@ -1940,13 +2060,14 @@ class BranchStore:
 
     def refresh(self) -> None:
         """Fetch for readers, unless a writer is fetching anyway."""
-        with contextlib.suppress(CambiumError), locked(self.home / "lock", wait=0):
+        with contextlib.suppress(CambiumError, OSError), locked(self.home / "lock", wait=0):
             self.fetch()
 
     def fetch(self) -> str | None:
         """The tip of the remote's branch now, None where there is none. Raises CambiumError."""
         # The ref is ours and so is the lock we hold: a lock file on it is of a git that died.
-        Path(f"{self.git.common / self.tracking}.lock").unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            Path(f"{self.git.common / self.tracking}.lock").unlink(missing_ok=True)
         spec = f"+refs/heads/{self.branch}:{self.tracking}"
         asked = ("--quiet", "--no-tags", "--no-write-fetch-head", "--refmap=", self.remote, spec)
         ran = self.git.network("fetch", *asked)
@@ -1959,12 +2080,20 @@ class BranchStore:
             )
         if absent and self.base:  # merged and deleted: the next proposal starts afresh
             self.git.ask("update-ref", "-d", self.tracking)
+        if absent and not self.named and self.renamed():
+            return self.fetch()
         if not ran:
             return None
         tip = self.tip()
         if tip:
             self.git.network("cat-file", "-e", f"{tip}:{self.FILE}")  # a partial clone gets it now
         return tip
+
+    def renamed(self) -> bool:
+        """True when the remote now calls its default branch by another name: it is ours then."""
+        name = self.git.default_branch(self.remote, now=True)
+        before, self.branch, self.ref = self.branch, name, ((), None)
+        return name != before
 
     # Writing
 
@@ -2070,7 +2199,7 @@ class BranchStore:
 
     def stage(self, parents: list[str]) -> None:
         """Fill the private index: empty, one commit's tree, or two merged with our files apart."""
-        self.home.mkdir(parents=True, exist_ok=True)
+        self.home.mkdir(exist_ok=True)
         (self.home / "index.lock").unlink(
             missing_ok=True
         )  # of a process that died: we hold our lock
@@ -2113,7 +2242,7 @@ class BranchStore:
                 f"{self.remote} refused the push to {self.branch}: {ran.words}",
                 fix=f"nothing was written; {f'{other} CAMBIUM_TEAM_BRANCH' if clash else fix}",
             )
-        self.git("update-ref", self.tracking, commit)
+        self.git.ask("update-ref", self.tracking, commit)  # it has landed, whatever becomes of this
         self.note()
         return True
 
@@ -2224,11 +2353,27 @@ class OrgStore:
         return problems
 
     def follow(self) -> None:
-        """Fast-forward the org checkout if it is clean and on the default branch; else leave it."""
-        on = self.git.ask("symbolic-ref", "--quiet", "--short", "HEAD").out
-        clean_tree = self.git.ask("status", "--porcelain", "--untracked-files=no")
-        if on == self.trunk.branch and clean_tree and not clean_tree.out:
-            self.git.ask("merge", "--ff-only", "--quiet", self.trunk.tracking)
+        """Fast-forward the org checkout if it is clean and on the default branch; else leave it.
+        No file that git does not track is replaced, ignored ones included."""
+        git, tip = self.git, self.trunk.tip()
+        on = git.ask("symbolic-ref", "--quiet", "--short", "HEAD").out
+        clean_tree = git.ask("status", "--porcelain", "--untracked-files=no")
+        head = git.commit_at("HEAD")
+        if on != self.trunk.branch or not clean_tree or clean_tree.out or not (head and tip):
+            return
+        if head == tip or not git.contains(tip, head):
+            return
+        arrived = git("diff", "--name-only", "-z", "--diff-filter=A", head, tip).split("\0")
+        new = [git.where / name for name in arrived if name]
+        if any(map(os.path.lexists, new)):  # untracked, maybe ignored: the user's all the same
+            return
+        git.ask("update-index", "-q", "--refresh")
+        if git.ask("read-tree", "-m", "-u", head, tip):
+            git.ask("update-ref", "-m", "cambium: fast-forward", "HEAD", tip, head)
+            return
+        log.warning("%s does not follow %s: a file is in the way", git.where, self.trunk.branch)
+        for path in new:  # a filter that failed leaves a file and no index entry
+            path.unlink(missing_ok=True)
 
 
 class Scopes:
@@ -2826,7 +2971,7 @@ def read_context(ask: Ask) -> Reading:
         reading.warnings.append(f"context-keeper was skipped: no entries in {where}")
     for path in paths:
         try:
-            entries = from_json_text(file_bytes(path))
+            entries = from_json_text(file_bytes(path, follow=True))
             if not isinstance(entries, list):
                 raise ValueError("it is not a list")
         except (OSError, ValueError) as error:
@@ -2876,7 +3021,7 @@ def import_text(path: str) -> str:
     """The text of an export: a regular file of bounded size. Raises CambiumError."""
     place = Path(folder(path))
     try:
-        return file_bytes(place, IMPORT_LIMIT).decode("utf-8-sig", "replace")
+        return file_bytes(place, IMPORT_LIMIT, follow=True).decode("utf-8-sig", "replace")
     except OSError as error:
         odd = error.errno in (errno.EINVAL, errno.EFBIG)
         what = f"{place} {error.strerror}" if odd else f"cannot read {place}: {error.strerror}"
@@ -3506,7 +3651,9 @@ def escaped(text: str) -> str:
         text,
     )
     text = re.sub(r"(?i)\b(https?|ftp|www)([:.])", lambda m: f"{m[1]}&#{ord(m[2])};", text)
-    return re.sub(r"(?<=[\w.+-])@(?=[\w-]+\.)", "&#64;", text)
+    text = re.sub(r"(?<=[\w.+-])@(?=[\w-]+\.)", "&#64;", text)
+    text = re.sub(r"(?<![\w&])@(?=\w)", "&#64;", text)  # a mention would call somebody
+    return re.sub(r"(?<!&)#(?=\d)", "&#35;", text)
 
 
 def one_line(text: str) -> str:
@@ -3640,6 +3787,8 @@ class Parameter:
         if isinstance(value, str) and self.kind is bool:
             with contextlib.suppress(ValueError):
                 return switch(value) if value.strip() else self.default
+        if isinstance(value, (int, float)) and self.kind is bool and value in (0, 1):
+            return bool(value)
         if isinstance(value, (str, float)) and self.kind is int:
             with contextlib.suppress(ValueError, OverflowError):
                 return int(float(value)) if str(value).strip() else self.default
@@ -3701,6 +3850,9 @@ class Tool:
             result = self.fn(**given)
         except NotConfigured as unconfigured:
             result = unconfigured.guidance
+        except RecursionError as error:
+            what = f"{self.name} met a value that is nested too deep"
+            raise CambiumError(what, fix="status() names the stores; look into them") from error
         return bounded(dict(printable(result)))
 
 
@@ -3713,7 +3865,7 @@ def printable(value: Any) -> Any:
         return {printable(str(key)): printable(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [printable(inner) for inner in value]
-    return value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 MOST_REPLY = 20_000  # characters; clients warn above 10,000 tokens
@@ -3798,15 +3950,30 @@ def session_root(environ: Mapping[str, str]) -> tuple[str, str]:
     for path in filter(None, (environ.get("CLAUDE_PROJECT_DIR"), os.curdir)):
         with contextlib.suppress(CambiumError, OSError):
             place = locate(os.path.abspath(path))
-            return str(place.root), str(place.main / ".cambium")
+            home = place.main / ".cambium"
+            return str(place.root), "" if shipped(place.main, home) else str(home)
     return "", ""
+
+
+def shipped(repo: Path, home: Path) -> bool:
+    """True when a store came with the repository: nobody here has set it up."""
+    try:
+        known = os.lstat(home)
+    except OSError:
+        return False
+    return tracked(repo, (known.st_dev, known.st_ino))
+
+
+@functools.lru_cache(maxsize=64)
+def tracked(repo: Path, _identity: tuple[int, int]) -> bool:
+    return git_is_there() and bool(Git(repo).ask("ls-files", "--", ".cambium").out)
 
 
 def current() -> tuple[Config, str]:
     """The configuration as it now is, and the session's own project whether it is set up or not."""
     named = os.environ.get("CAMBIUM_REPO", "").strip()
     root, home = ("", "") if named else session_root(os.environ)
-    return Config.load(os.environ, root, home), root
+    return Config.load(os.environ, root if home else "", home), root
 
 
 def here() -> Here:
@@ -3818,8 +3985,14 @@ def here() -> Here:
     return opened(config)
 
 
-@functools.lru_cache(maxsize=16)
 def opened(config: Config) -> Here:
+    """The stores of a configuration; opened anew where an org clone or git came or went."""
+    org = os.path.exists(os.path.join(config.org_repo, ".git")) if config.org_repo else False
+    return opened_once(config, git_is_there(), org)
+
+
+@functools.lru_cache(maxsize=16)
+def opened_once(config: Config, _git: bool, _org: bool) -> Here:
     place = locate(config.repo)
     home = place.main / ".cambium"
     git = Git(place.top, config.git_timeout)
@@ -3844,10 +4017,26 @@ def opened(config: Config) -> Here:
 def org_problem(config: Config, place: Place) -> str:
     """Why the org repo cannot be used, or empty."""
     try:
-        same = locate(config.org_repo).common == place.common
+        same = one_project(locate(config.org_repo), place, config.remote)
     except CambiumError as error:
         return error.what
     return f"{config.org_repo} is the project itself" if same else ""
+
+
+def one_project(one: Place, other: Place, remote: str) -> bool:
+    """True when two checkouts are of one repository, or clones of one remote."""
+    if one.common == other.common or not git_is_there():
+        return one.common == other.common
+    urls = {plain_url(Git(place.top), remote) for place in (one, other)}
+    return len(urls) == 1 and urls != {""}
+
+
+def plain_url(git: Git, remote: str) -> str:
+    """Where a remote is, in one spelling."""
+    url = git.remote_url(remote) or git.remote_url("origin")
+    if "://" not in url and ":" not in url.partition("/")[0]:
+        url = os.path.realpath(git.where / url) if url else ""
+    return url.rstrip("/").removesuffix(".git").casefold()
 
 
 def the_org(at: Here) -> OrgStore:
@@ -3878,11 +4067,33 @@ def required_gaps(config: Config, root: str) -> list[Gap]:
     if not config.repo or problem:
         cost = f"{problem}no project, so every tool but setup() and status() is off"
         gaps.append(Gap("CAMBIUM_REPO", cost, setup_call(root, config.agent)))
+    gaps += store_gaps(config) if config.repo and not problem else []
     if not config.agent:
         known = config.repo if config.repo and not problem else root
         cost = "captures and endorsements have no author, so nothing is written"
         gaps.append(Gap("CAMBIUM_AGENT_ID", cost, setup_call(known)))
     return gaps
+
+
+def store_gaps(config: Config) -> list[Gap]:
+    """What makes a project's stores unsafe to write."""
+    place, gaps = locate(config.repo), []
+    home = place.main / ".cambium"
+    if home.is_symlink():
+        cost = f"{home} is a link, and what it leads to is not this project's store"
+        gaps.append(Gap("CAMBIUM_REPO", cost, f"remove {home}, then call setup() again"))
+    taken = taken_branches(place.top, config.remote, config.agentsync_branch)
+    if config.team_branch in taken:
+        cost = f"CAMBIUM_TEAM_BRANCH={config.team_branch!r} is a branch of the project's own"
+        gaps.append(Gap("CAMBIUM_TEAM_BRANCH", cost, "unset it for 'cambium', or name another"))
+    return gaps
+
+
+@functools.lru_cache(maxsize=64)
+def taken_branches(repo: Path, remote: str, board: str) -> frozenset[str]:
+    """Branches that can never be the team's: the project's default one, the board's, HEAD."""
+    default = Git(repo).seen_default_branch(remote) if git_is_there() else ""
+    return frozenset({"main", "master", "HEAD", board, default} - {""})
 
 
 def program_gaps() -> list[Gap]:
@@ -3959,7 +4170,9 @@ def save(item: Item, *, force: bool) -> Result:
     def add(document: Document) -> tuple[Item, list[str]]:
         return document.put(item), document.warnings
 
+    aside = at.scopes.local.set_aside()
     stored, warnings = at.scopes.local.mutate(add, "capture")
+    warnings += [told for told in at.scopes.local.set_aside() if told not in aside]
     return lean(
         status="captured", item=stored.brief(), similar=similar or None, warnings=warnings or None
     )
@@ -4111,8 +4324,8 @@ def premise(item: Item) -> Json:
 
 def proposal_branch(item_id: str) -> str:
     """The branch of an item's pull request; ids of other clients may be no part of a name."""
-    plain = re.sub(r"[^A-Za-z0-9_-]", "-", item_id)
-    return f"cambium/promote-{plain if len(plain) < 80 else digest(item_id)}"
+    plain = bool(re.fullmatch(r"[A-Za-z0-9_-]{1,80}", item_id))
+    return f"cambium/promote-{item_id if plain else digest(item_id)}"
 
 
 def tidy(scopes: Scopes) -> list[str]:
@@ -4213,7 +4426,7 @@ def recall(
         guidance=None if confident else nothing_known(hits),
         more=left or None,
         as_of={s: commit for s, (commit, _) in past.items()} or None,
-        degraded=[document.problem for document in documents.values() if document.problem] or None,
+        degraded=degraded(at, documents) or None,
         freshness={s: store.freshness() for s, store in at.scopes.branches.items()},
     )
 
@@ -4221,6 +4434,13 @@ def recall(
 def nothing_known(hits: Sequence[Hit]) -> str:
     near = "The nearest misses are listed; none covers the question. " if hits else ""
     return f"Nothing known answers this. {near}Work it out, then capture() what you learn."
+
+
+def degraded(at: Here, documents: Mapping[Scope, Document]) -> list[str]:
+    """What a reader misses now: scopes that cannot be read, are off, or lost a damaged file."""
+    problems = [document.problem for document in documents.values() if document.problem]
+    off = org_problem(at.config, at.place) if at.config.org_repo and not at.scopes.org else ""
+    return [*problems, *at.scopes.local.set_aside(), *([f"org is off: {off}"] if off else [])]
 
 
 def names_an_item(at: Here, query: str) -> bool:
@@ -4582,7 +4802,7 @@ def request_body(item: Item, agent: str) -> str:
         f"**For example:** {escaped(shorten(item.example))}" if item.example else "",
         "**Endorsed by**\n\n" + "\n".join(vouched) if vouched else "",
         f"Recalled {item.trust.recalls} times; used in {used}.",
-        f"From {escaped(item.project)}, {escaped(provenance(item))}; item {item.id}.",
+        f"From {escaped(item.project)}, {escaped(provenance(item))}; item {escaped(item.id)}.",
         f"Proposed by {escaped(agent)}: `knowledge.json` and `KNOWLEDGE.md` change together.",
     ]
     return "\n\n".join(part for part in parts if part)
@@ -4768,7 +4988,7 @@ def setup(
     if not project_repo.strip():
         raise CambiumError("project_repo is empty", fix="give the path of your project's git clone")
     place = locate(os.path.abspath(folder(project_repo.strip())))
-    clone, offer = checked_org(org_repo.strip(), place)
+    clone, offer = checked_org(org_repo.strip(), place, config.remote)
     asked = {
         "CAMBIUM_REPO": str(place.root),
         "CAMBIUM_AGENT_ID": agent,
@@ -4807,21 +5027,26 @@ def checked_branch(name: str, place: Place, config: Config) -> str:
         ) from error
     git = Git(place.top, config.git_timeout)
     usual = git.default_branch(config.remote) if git_is_there() else "main"
-    if name in ("main", "master", usual):
+    if name in {usual, *taken_branches(place.top, config.remote, config.agentsync_branch)}:
+        whose = (
+            "the agentsync board"
+            if name == config.agentsync_branch
+            else "the project's default branch"
+        )
         raise CambiumError(
-            f"team_branch={name!r} is the project's default branch",
+            f"team_branch={name!r} is {whose}",
             fix="leave it out for 'cambium', or name a branch of its own",
         )
     return name
 
 
-def checked_org(org_repo: str, place: Place) -> tuple[str, Json]:
+def checked_org(org_repo: str, place: Place, remote: str) -> tuple[str, Json]:
     """The org clone's path, or commands that would make one for owner/name. Raises CambiumError."""
     if not org_repo:
         return "", {}
     path = os.path.abspath(folder(org_repo))
     if os.path.isdir(path):
-        if locate(path).common == place.common:
+        if one_project(locate(path), place, remote):
             raise CambiumError(
                 "org_repo is the project itself",
                 fix="give the clone of a repository that holds only org knowledge",
@@ -4874,13 +5099,11 @@ def store_settings(path: str, chosen: Mapping[str, str]) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with locked(target.with_name(target.name + ".lock")):
-            old = from_json_text(target.read_bytes()) if target.exists() else {}
+            old = from_json_text(file_bytes(target, follow=True)) if target.exists() else {}
             if not isinstance(old, dict):
                 raise ValueError("it is not a JSON object")
-            write_atomically(
-                target,
-                (json.dumps({**old, **chosen}, indent=2, ensure_ascii=False) + "\n").encode(),
-            )
+            text = json.dumps({**old, **chosen}, indent=2, ensure_ascii=False) + "\n"
+            write_atomically(target, text.encode(), follow=True)
     except (OSError, ValueError) as error:
         raise CambiumError(
             f"cannot update {path}: {error}", fix=f"mend or remove {path}, then call setup again"
@@ -4901,7 +5124,7 @@ def status() -> Result:
     counts: Json = {scope: scope_counts(document) for scope, document in documents.items()}
     gaps = [*program_gaps(), *org_gap(config, at.place), *config.gaps]
     all_gaps = [gap.to_json() for gap in gaps]
-    damaged = [str(path) for path in at.scopes.local.damaged_copies()]
+    damaged = at.scopes.local.set_aside()
     board = find_board(config, at.place, fetch=False)
     org, found = at.scopes.org, context_dir(at.place)
     return lean(
@@ -5054,20 +5277,54 @@ def to_client(context: Any, notices: Any) -> Progress.Listener:
     return tell
 
 
-class Stdin(io.FileIO):
-    """Standard input whose end is noticed at once: some SDKs first wait for the tools that run."""
+LONE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)"
+)
+
+
+def readable_frame(line: bytes) -> bytes:
+    """A line that the SDKs can read: they drop one with half a surrogate pair, or stop at bytes
+    that are not UTF-8, and its sender waits for ever."""
+    with contextlib.suppress(UnicodeDecodeError):
+        line.decode()
+        if b"\\ud" not in line.lower():
+            return line
+    line = line.decode("utf-8", "replace").encode()
+    return LONE.sub(lambda match: b"\\ufffd" if match[1] else match[0], line)
+
+
+class Stdin(io.RawIOBase):
+    """Standard input, line by line made readable; its end is noticed at once: some SDKs first wait
+    for the tools that run."""
 
     GRACE = 2.0  # seconds that running programs may still take
     ended: ClassVar[threading.Event] = threading.Event()
 
-    def readinto(self, buffer: Any) -> int | None:
-        read = super().readinto(buffer)
-        if read == 0:
+    def __init__(self) -> None:
+        self.source = io.FileIO(0, closefd=False)
+        self.pending = self.partial = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self.pending and not self.ended.is_set():
+            self.more(self.source.read(2**16) or b"")
+        size = min(len(buffer), len(self.pending))
+        buffer[:size], self.pending = self.pending[:size], self.pending[size:]
+        return size
+
+    def more(self, read: bytes) -> None:
+        """Take what was read; an unfinished line waits for its rest."""
+        whole, end, self.partial = (self.partial + read).rpartition(b"\n")
+        if not read:
+            whole, self.partial = self.partial, b""
             self.ended.set()
             timer = threading.Timer(self.GRACE, Children.end)
             timer.daemon = True
             timer.start()
-        return read
+        self.pending = b"\n".join(map(readable_frame, whole.split(b"\n"))) + end
 
 
 def stop(number: int, _: object) -> None:
@@ -5087,7 +5344,7 @@ def serve() -> int:
         ) from error
     if sys.stdin.isatty():
         log.warning("serving MCP on this terminal's input; --help lists the commands for people")
-    sys.stdin = io.TextIOWrapper(io.BufferedReader(Stdin(0, closefd=False)))
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(Stdin()))
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     try:

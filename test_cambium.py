@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import difflib
+import errno
 import hashlib
 import http.server
 import importlib.metadata
@@ -76,7 +77,7 @@ def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(home)
     yield
-    cambium.opened.cache_clear()
+    cambium.opened_once.cache_clear()
 
 
 def git(where: Path, *args: str) -> str:
@@ -898,6 +899,20 @@ SECRETS = [
     ("assigned-secret", "export DB_PASS=«Tr0ub4dor·3x»"),
     ("assigned-secret", '{"client_secret": "«p9q8r7·s6t5u4»"}'),
     ("assigned-secret", "the API key: «p9q8r7·s6t5u4v3»"),
+    ("sendgrid-key", "mail: «SG·.ngeVfQFYQlKU0ufo8x5d1A.TwL2iGABf9DHoTf09kqeF8tAmbi»"),
+    ("vault-token", "unseal with «hvs·.CAESIJ1a2b3c4d5e6f7g8h9i0j»"),
+    ("cloud-token", "«dop·_v1_a1b2c3d4a1b2c3d4a1b2c3d4a1b2c3d4a1b2c3d4a1b2c3d4a1b2c3d4a1b2c3d4»"),
+    ("shop-token", "«shpat·_0123456789abcdef0123456789abcdef»"),
+    ("twilio-key", "sms by «SK·0123456789abcdef0123456789abcdef»"),
+    ("bot-token", "the bot is «123456789·:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw»"),
+    ("account-key", "AccountKey=«Eby8vdM02xNO·cqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4==»;x"),
+    ("aws-secret-key", "aws keys AK / «wJalrXUtnFEMIK7MDENG·bPxRfiCYq9Zk3Lm0AbCd»"),
+    ("netrc-password", "machine hub login ana password «Tr0ub4dor·x»"),
+    ("curl-password", "curl -u admin:«Tr0ub4dor·x» https://hub"),
+    ("url-password", "postgres://app:«p@ss·9word»@db.internal/app"),
+    ("assigned-secret", "DB_PASSWORD=«correct·horsebattery»"),
+    ("assigned-secret", "password=«8273645·190»"),
+    ("assigned-secret", 'password = "«my pass ·phrase 99»"'),
     ("hex-key", "the signing secret is «9f86d081884c7d65·9a2feaa0c55ad015»"),
     ("hex-key", "its API key is «9f86d081884c7d65·9a2feaa0c55ad015»"),
 ]
@@ -932,6 +947,11 @@ def test_what_was_redacted_once_is_clean(kind, text):
         "secret: kept in Vault, path kv/data/app",
         "arn:aws:secretsmanager:eu-west-1:123456789012:secret:db",
         "password: see 1Password",
+        "secret_name: my-app-secret-v2 and credentials: ~/.aws/credentials2",
+        "api_key: process.env.API_KEY_2, token_count = compute_tokens2(x)",
+        "password_hash=bcrypt2b; DB_PASSWORD=your-password-here",
+        "token budget 3344 of 4000; access_key_id=id1",
+        "curl -u $USER:$PASS https://hub and a machine that runs login shells",
         "API_KEY=<your key> goes into .env",
         "git@github.com:owner/repo.git and https://example.com/a/b?page=2",
         "basic auth is off; bearer tokens are required",
@@ -1353,7 +1373,144 @@ def test_status_names_the_damage_and_later_where_the_bytes_are(team):
     assert cambium.status()["scopes"]["local"]["problem"].startswith(f"{path} is damaged: ")
     captured("The next one.")
     (aside,) = path.parent.glob("knowledge.json.corrupt-*")
-    assert (cambium.status()["set_aside"], aside.read_bytes()) == ([str(aside)], b"{")
+    [told] = cambium.status()["set_aside"]
+    assert (str(aside) in told, 'import_memory("cambium", path)' in told) == (True, True)
+    assert aside.read_bytes() == b"{"
+
+
+def test_a_damaged_file_is_told_of_by_the_write_that_moves_it_and_by_recalls_until_it_is_gone(team):
+    captured("Soon to be damaged.")
+    path = team.ana / ".cambium" / "knowledge.json"
+    path.write_bytes(b"{")
+    [told] = cambium.capture("The next one.")["warnings"]
+    assert "a damaged store was kept as " in told
+    assert cambium.recall("soon damaged")["degraded"] == [told]
+    assert "warnings" not in cambium.capture("One more thing.")
+    next(path.parent.glob("*.corrupt-*")).unlink()
+    assert "degraded" not in cambium.recall("soon damaged")
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.EIO, errno.EACCES])
+def test_a_read_that_fails_says_nothing_about_the_bytes(store, monkeypatch, error):
+    real, before = cambium.file_bytes, store.path.read_bytes()
+
+    def failing(path: Path, *more: Any, **named: Any) -> bytes:
+        raise OSError(error, os.strerror(error), str(path))
+
+    fresh = cambium.LocalStore(store.home)
+    monkeypatch.setattr(cambium, "file_bytes", failing)
+    assert fresh.read().problem == f"{store.path}: {os.strerror(error)}"
+    assert refused(fresh.mutate, add("k-1"), "adds").startswith(f"cannot read {store.path}: ")
+    monkeypatch.setattr(cambium, "file_bytes", real)
+    assert (held(fresh.read()), fresh.read().problem) == (["k-0"], "")
+    assert (store.path.read_bytes(), fresh.damaged_copies()) == (before, [])
+
+
+def test_two_lists_of_items_are_damage_and_not_the_last_of_them(store):
+    text = store.path.read_bytes()
+    store.path.write_bytes(text.replace(b"\n  ]\n}", b'\n  ],\n  "items": []\n}'))
+    assert "it has two lists of items" in store.read().problem
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = {"x": value}
+    return value
+
+
+@pytest.mark.parametrize("depth", [100, 330, 500])
+def test_an_item_nested_deep_is_malformed_and_stops_no_tool(team, depth):
+    store = team.ana / ".cambium" / "knowledge.json"
+    kept = captured("Bound every queue.")
+    whole = json.loads(store.read_text())
+    whole["items"].append(fact("k-deep").to_json() | {"odd": nested(depth)})
+    whole["deep"] = nested(depth)
+    store.write_text(json.dumps(whole))
+    assert ids(cambium.recall("queue")["results"]) == {kept}
+    assert cambium.status()["scopes"]["local"]["malformed"] == 1
+    cambium.endorse(kept)
+    assert (captured("Name it."), cambium.promote(kept)["status"])[1] == "promoted"
+    again = json.loads(store.read_text())
+    assert (again["items"][0]["odd"], again["deep"]) == (nested(depth), nested(depth))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege there")
+@pytest.mark.parametrize(
+    "name", ["usage.jsonl", "lock", "usage.lock", "knowledge.json", "team-usage-00.jsonl"]
+)
+def test_a_link_in_the_store_leads_nowhere(team, tmp_path, name):
+    kept = captured("Bound every queue.")
+    outside = tmp_path / "outside"
+    outside.write_text("mine\n")
+    place = team.ana / ".cambium" / name
+    place.unlink(missing_ok=True)
+    place.symlink_to(outside)
+    cambium.opened_once.cache_clear()
+    for tool, asked in (("recall", {"query": "queue"}), ("capture", {"content": "Name it."}),
+                        ("endorse", {"item_id": kept}), ("export_markdown", {"scope": "local"}),
+                        ("distill", {})):  # fmt: skip
+        with contextlib.suppress(cambium.CambiumError):
+            cambium.TOOLS[tool].call(asked)
+    cambium.here().scopes.deliver()
+    assert outside.read_text() == "mine\n"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="has no such files")
+@pytest.mark.parametrize("what", ["pipe", "device"])
+@pytest.mark.parametrize("name", ["usage.jsonl", "knowledge.json", "lock"])
+def test_what_is_no_file_in_the_store_keeps_nobody_waiting(team, name, what):
+    place = team.ana / ".cambium" / name
+    place.parent.mkdir(exist_ok=True)
+    os.mkfifo(place) if what == "pipe" else place.symlink_to("/dev/zero")
+    started = time.monotonic()
+    for tool, asked in (("recall", {"query": "queue"}), ("status", {}),
+                        ("capture", {"content": "Name it."})):  # fmt: skip
+        with contextlib.suppress(cambium.CambiumError):
+            cambium.TOOLS[tool].call(asked)
+    assert time.monotonic() - started < 20
+
+
+def test_a_store_that_came_with_the_repository_is_nobodys_setup(team, monkeypatch):
+    (team.ben / ".cambium").mkdir()
+    (team.ben / ".cambium" / "knowledge.json").write_text('{"items": []}')
+    git(team.ben, "add", "-f", ".cambium")
+    git(team.ben, "commit", "-qm", "ships a store")
+    monkeypatch.delenv("CAMBIUM_REPO")
+    monkeypatch.chdir(team.ben)
+    told = cambium.status()
+    assert (told["configured"], f'project_repo="{team.ben}"' in told["next_step"]) == (False, True)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege there")
+def test_a_store_folder_that_is_a_link_is_a_gap(team, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    shutil.rmtree(team.ana / ".cambium", ignore_errors=True)
+    (team.ana / ".cambium").symlink_to(tmp_path / "elsewhere")
+    told = cambium.status()
+    assert (told["configured"], "is a link" in told["gaps"][0]["cost"]) == (False, True)
+
+
+@pytest.mark.parametrize("branch", ["main", "master", "HEAD", "agentsync", "trunk"])
+def test_a_team_branch_of_the_projects_own_is_a_gap_wherever_it_is_set(team, branch):
+    git(team.hub, "branch", "trunk", "main")
+    git(team.ana, "fetch", "-q")
+    git(team.ana, "remote", "set-head", "origin", "trunk")
+    cambium.taken_branches.cache_clear()
+    team.become("ana", CAMBIUM_TEAM_BRANCH=branch)
+    [gap] = [each for each in cambium.status()["gaps"] if each["setting"] == "CAMBIUM_TEAM_BRANCH"]
+    assert branch in gap["cost"]
+    assert cambium.status()["configured"] is False
+
+
+def test_another_clone_of_the_project_is_no_organisation(team, tmp_path):
+    twin = clone(team.hub, tmp_path / "twin")
+    team.become("ana", CAMBIUM_ORG_REPO=str(twin))
+    [gap] = [each for each in cambium.status()["gaps"] if each["setting"] == "CAMBIUM_ORG_REPO"]
+    assert f"{twin} is the project itself" in gap["cost"]
+    assert f"org is off: {twin} is the project itself" in cambium.recall("queue")["degraded"]
+    with pytest.raises(cambium.CambiumError, match="org_repo is the project itself"):
+        cambium.setup(str(team.ana), "ana", org_repo=str(twin))
 
 
 def test_a_file_with_a_byte_order_mark_is_read_and_kept(store):
@@ -1759,7 +1916,7 @@ def test_where_git_cannot_read_a_branch_the_other_scopes_go_on(team):
     for each in (team.ana / ".git" / "objects").glob("??/*"):
         each.unlink()
     team.hub.rename(team.hub.with_name("gone.git"))
-    cambium.opened.cache_clear()
+    cambium.opened_once.cache_clear()
     found = cambium.recall("queue")
     assert [row["id"] for row in found["results"]] == [kept]
     assert "cambium" in found["degraded"][0]
@@ -1961,6 +2118,64 @@ def test_a_clean_org_checkout_follows(team):
     in_the_org(team)
     tip = git(team.org_hub, "rev-parse", "main")
     assert (git(team.ana_org, "rev-parse", "main"), git(team.ana_org, "status", "-s")) == (tip, "")
+
+
+def test_an_org_checkout_follows_without_a_trace(team):
+    (team.ana_org / "KNOWLEDGE.md").unlink(missing_ok=True)
+    git(team.ana_org, "update-ref", "ORIG_HEAD", "HEAD")
+    kept = git(team.ana_org, "rev-parse", "ORIG_HEAD")
+    in_the_org(team)
+    assert git(team.ana_org, "rev-parse", "ORIG_HEAD") == kept
+    assert "cambium: fast-forward" in git(team.ana_org, "reflog", "-1")
+
+
+def test_an_ignored_file_of_the_users_is_not_replaced(team):
+    (team.ana_org / ".git" / "info" / "exclude").write_text("KNOWLEDGE.md\n")
+    mine = team.ana_org / "KNOWLEDGE.md"
+    assert not git(team.ana_org, "ls-files", "KNOWLEDGE.md")
+    mine.write_text("my notes\n")
+    in_the_org(team)
+    assert mine.read_text() == "my notes\n"
+    assert git(team.ana_org, "status", "--porcelain") == ""
+
+
+def test_a_checkout_whose_filter_fails_is_left_as_it_was(team):
+    (team.ana_org / ".git" / "info" / "attributes").write_text("KNOWLEDGE.md filter=broken\n")
+    for key, value in (("smudge", "false"), ("required", "true")):
+        git(team.ana_org, "config", f"filter.broken.{key}", value)
+    before = git(team.ana_org, "rev-parse", "HEAD")
+    in_the_org(team)
+    assert git(team.ana_org, "rev-parse", "HEAD") == before
+    assert git(team.ana_org, "status", "--porcelain") == ""
+    git(team.ana_org, "config", "--remove-section", "filter.broken")
+    git(team.ana_org, "pull", "-q", "--ff-only")
+
+
+def test_a_default_branch_that_was_renamed_is_followed_and_not_brought_back(team):
+    git(team.ana_org, "remote", "set-head", "origin", "main")
+    in_the_org(team)
+    git(team.org_hub, "branch", "-m", "main", "trunk")
+    git(team.org_hub, "symbolic-ref", "HEAD", "refs/heads/trunk")
+    item = on_team("Name every thread.")
+    assert cambium.promote(item, to_scope="org")["status"] == "promoted"
+    assert git(team.org_hub, "for-each-ref", "--format=%(refname:short)", "refs/heads") == "trunk"
+    assert len(items_on(team.org_hub, "trunk")) == 2
+
+
+@pytest.mark.parametrize("scope", ["team", "org"])
+def test_a_split_index_of_the_users_is_left_whole(team, scope):
+    repo = team.ana if scope == "team" else team.ana_org
+    git(repo, "config", "core.splitIndex", "true")
+    git(repo, "config", "splitIndex.sharedIndexExpire", "now")
+    for number in range(30):
+        (repo / f"f{number}").write_text("x")
+    git(repo, "add", "-A")
+    before = sorted(path.name for path in (repo / ".git").glob("sharedindex.*"))
+    for path in (repo / ".git").glob("sharedindex.*"):
+        os.utime(path, (1, 1))
+    in_the_org(team)
+    assert sorted(path.name for path in (repo / ".git").glob("sharedindex.*")) == before
+    assert git(repo, "diff", "--cached", "--name-only").count("f") == 30
 
 
 @pytest.mark.parametrize("state", ["edited", "staged", "ahead", "elsewhere"])
@@ -2615,7 +2830,7 @@ def test_no_later_sweep_of_any_kind_captures_it_again(capturing, board):
     cambium.distill()
     churned(board)
     cambium.distill()
-    cambium.opened.cache_clear()  # as another process
+    cambium.opened_once.cache_clear()  # as another process
     again = [cambium.distill(), cambium.distill(backfill=True)]
     capturing.setenv("CAMBIUM_RELEASE_CAPTURE", "0")
     again += [cambium.distill(), cambium.distill(backfill=True)]
@@ -4024,8 +4239,9 @@ PARAMETERS = {
         "why": "",
         "tags": "",
         "valid_while": "",
+        "force": False,
     },
-    "record_need": {"content": ..., "why": "", "tags": ""},
+    "record_need": {"content": ..., "why": "", "tags": "", "force": False},
     "distill": {"backfill": False, "board_repo": ""},
     "import_memory": {"source": ..., "path": ...},
     "recall": {"query": ..., "scope": "auto", "limit": 5, "as_of": ""},
@@ -6770,6 +6986,49 @@ def many_decisions(repo: Path, count: int = 12_000) -> None:
 
 
 @pytest.mark.wire
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        (r"half \ud83d emoji", "half \ufffd emoji"),
+        (r"\udd25 the other half", "\ufffd the other half"),
+        (r"whole \ud83d\udd25 emoji", "whole 🔥 emoji"),
+        (r"a path C:\\ud83d stays", r"a path C:\ud83d stays"),
+    ],
+)
+def test_half_a_surrogate_pair_on_the_wire_gets_its_answer(team, serve, sent, kept):
+    wire = serve()
+    call = {"name": "capture", "arguments": {"content": "SENT"}}
+    frame = json.dumps({"jsonrpc": "2.0", "id": 77, "method": "tools/call", "params": call})
+    wire.process.stdin.write(frame.replace("SENT", sent) + "\n")
+    wire.process.stdin.flush()
+    told = json.loads(wire.reply(77)["result"]["content"][0]["text"])
+    assert told["item"]["content"] == kept
+
+
+@pytest.mark.wire
+def test_bytes_that_are_not_utf8_end_no_session(team, serve):
+    wire = serve()
+    wire.process.stdin.buffer.write(b'\xff\xfe{"jsonrpc"\n')
+    wire.process.stdin.buffer.flush()
+    assert wire.ok("status")["configured"] is True
+
+
+@pytest.mark.wire
+def test_a_frame_that_comes_in_pieces_is_one_frame(team, serve):
+    wire = serve()
+    call = {"name": "capture", "arguments": {"content": "é" * 40_000}}
+    frame = json.dumps({"jsonrpc": "2.0", "id": 78, "method": "tools/call", "params": call},
+                       ensure_ascii=False).encode()  # fmt: skip
+    for at in range(0, len(frame), 9_999):
+        wire.process.stdin.buffer.write(frame[at : at + 9_999])
+        wire.process.stdin.buffer.flush()
+        time.sleep(0.01)
+    wire.process.stdin.buffer.write(b"\n")
+    wire.process.stdin.buffer.flush()
+    assert json.loads(wire.reply(78)["result"]["content"][0]["text"])["status"] == "captured"
+
+
+@pytest.mark.wire
 def test_long_work_tells_a_client_that_asks_how_far_it_is(team, serve):
     many_decisions(team.ana)
     wire = serve()
@@ -7861,7 +8120,7 @@ def test_whatever_happens_in_whatever_order_nothing_acknowledged_is_lost(
     monkeypatch.setattr(cambium.BranchStore, "push", late)
 
     def office() -> Office:
-        cambium.opened.cache_clear()
+        cambium.opened_once.cache_clear()
         at_work.append(Office(built, tmp_path / f"office-{len(at_work)}", monkeypatch))
         return at_work[-1]
 
@@ -7992,7 +8251,7 @@ import os, json
 cambium.status(); cambium.recall("orchids")  # loads what a stranger may not be able to read
 if os.getuid() == 0:
     os.setgid(65534); os.setuid(65534)
-cambium.opened.cache_clear()
+cambium.opened_once.cache_clear()
 def tried(call):
     try: return call()["status"]
     except cambium.CambiumError as error: return str(error)
@@ -8343,7 +8602,7 @@ def dead_remote(team: People, kind: str, put_on_path: Callable[[str, str], Path]
             put_on_path("ssh", "sleep 300")
             url, words = "ssh://git@hub.invalid/x.git", "timed out after 1 s"
         for repo in (team.ana, team.ana_org):
-            git(repo, "remote", "set-url", "origin", url)
+            git(repo, "remote", "set-url", "origin", url.replace("x.git", f"{repo.name}.git"))
         yield words
 
 
