@@ -3054,7 +3054,12 @@ def file_rows(file: File) -> list[Row]:
     if first.problem and (file.markdown or text.startswith("---\n")):
         return [Row(file.name, Note(os.path.splitext(file.name)[0], *front_matter(text)))]
     numbered = enumerate(text.split("\n"), 1)
-    return [parsed(line, f"{file.at}line {number}") for number, line in numbered if line.strip()]
+    rows = [parsed(line, f"{file.at}line {number}") for number, line in numbered if line.strip()]
+    if any(a_dict(row.value) for row in rows):
+        return rows
+    pieces = [Row(f"{file.at}item {n}", e.raw) for n, e in enumerate(salvaged(file.raw), 1)]
+    damage = whole._replace(problem=f"{whole.problem}; what can be read of it is taken")
+    return [damage, *pieces] if pieces else rows
 
 
 def parsed(text: str, at: str) -> Row:
@@ -3267,12 +3272,18 @@ def named_item(value: object) -> bool:
 def read_own(export: Export) -> Iterator[Record]:
     """Items of a cambium store as they were, ids and dates included. What they earned counts only
     in the project that they earned it in; elsewhere it is kept in `source`."""
+    newest: dict[str, str] = {}  # a store with merge conflicts in it holds an item twice
+    for _, value, _ in export.rows:
+        newest[value["id"]] = max(newest.get(value["id"], ""), text_of(value, "updated_at"))
     for at, value, _ in export.rows:
         try:
             json.dumps(value, allow_nan=False)
             item = Item.from_json(value)
         except ValueError as error:
             yield skipped(at, f"is no item: {error}")
+            continue
+        if item.updated_at < newest[item.id]:
+            yield skipped(at, f"is an older version of {item.id}")
             continue
         rest = {**item.source.rest, "imported": True}
         trust = item.trust
@@ -4872,8 +4883,7 @@ def same_record(copy: Item, item: Item) -> bool:
     date = to_the_second(new.get("source_ts"))
     if new.get("record") in (None, old.get("record")) or old.get("digest") == from_source(item):
         return True
-    said = {term for term, _ in words(item.content)}
-    kept = [{term for term, _ in words(text)} for text in (copy.content, copy.example)]
+    said, *kept = (gist(text)[0] for text in (item.content, copy.content, copy.example))
     dated = bool(date) and date == to_the_second(old.get("source_ts"))
     return dated or any(2 * len(said & one) >= min(len(said), len(one)) > 0 for one in kept)
 
