@@ -2910,7 +2910,7 @@ def export_files(path: str, *, folders: bool) -> Iterator[File]:
     place = Path(folder(path))
     if not path.strip():
         raise CambiumError("path is empty", fix="give the path of the exported file or folder")
-    if folders and place.is_dir():
+    if folders and os.path.isdir(place):
         yield from folder_files(place)
     elif is_archive(place):
         yield from archive_files(place)
@@ -3033,13 +3033,13 @@ class Row(NamedTuple):
     @property
     def shape(self) -> str:
         """What was seen here, in words."""
-        if self.problem or isinstance(self.value, Note):
-            return self.problem or "is a Markdown file"
+        if self.problem:
+            return f"a row that {self.problem}"
         if isinstance(self.value, dict):
             keys = ", ".join(map(plain_key, [*self.value][:8]))
-            return f"is an object with {keys}" if keys else "is an empty object"
-        names = {str: "a bare text", list: "a list", type(None): "null", bool: "true or false"}
-        return f"is {names.get(type(self.value), 'a number')}"
+            return f"an object with {keys}" if keys else "an empty object"
+        names = {Note: "a Markdown file", str: "a bare text", list: "a list", type(None): "null"}
+        return names.get(type(self.value), "a number or a flag")
 
 
 def file_rows(file: File) -> list[Row]:
@@ -3065,7 +3065,7 @@ def file_rows(file: File) -> list[Row]:
 def parsed(text: str, at: str) -> Row:
     """A row from JSON text; the comma of a list that was cut into lines does no harm."""
     text, why = text.strip(), ""
-    for attempt in (text, text.removesuffix(",")):
+    for attempt in dict.fromkeys((text, text.removesuffix(","))):
         try:
             return Row(at, from_json_text(attempt))
         except json.JSONDecodeError as error:
@@ -3123,7 +3123,7 @@ def yaml_value(first: str, more: list[str], depth: int) -> Any:
     if first.strip() or not below.strip():
         return yaml_scalar(" ".join([first, *below.split("\n")]))
     if re.match(r"-(?:\s|$)", below.strip()):
-        return [yaml_scalar(each) for each in re.findall(r"(?m)^\s*-[ \t]+(.+)$", below)]
+        return [yaml_scalar(each) for each in re.findall(r"(?m)^[ \t]*-[ \t]+(.+)$", below)]
     nested = yaml_keys(below, depth + 1) if depth < 3 else {}
     return nested or yaml_scalar(" ".join(below.split()))
 
@@ -3464,10 +3464,9 @@ def read_claude(export: Export) -> Iterator[Record]:
             yield Record(at, left_out=(part,))
             continue
         memory = part == "memory"
-        found = [
-            *(claude_memory(export, value, projects) if memory else claude_project(export, value))
-        ]
-        yield from (record._replace(at=f"{at} {record.at}".strip()) for record in found)
+        told = claude_memory(export, value, projects) if memory else claude_project(export, value)
+        found = [record._replace(at=f"{at} {record.at}".strip()) for record in told]
+        yield from found
         if not found:
             yield skipped(at, f"is a {part} without text")
 
@@ -3544,11 +3543,7 @@ def read_auto_memory(export: Export) -> Iterator[Record]:
     stems = {value.stem for _, value, _ in export.rows}
     for at, note, _ in export.rows:
         if note.stem == "MEMORY":
-            lost = [stem for stem in INDEX_LINE.findall(note.text) if stem not in stems]
-            yield Record(at, left_out=("index line without its file",) * len(lost))
-            for heading, body in sections(INDEX_LINE.sub("", note.text)):
-                item = export.item(titled(heading, body), f"MEMORY/{heading}".strip("/"))
-                yield Record(f"{at} {heading}".strip(), item)
+            yield from read_index(export, at, note, stems)
             continue
         meta = note_meta(note)
         why = re.search(r"(?m)^\*\*Why:\*\*[ \t]*(.+)\n?", note.text)
@@ -3567,6 +3562,14 @@ def read_auto_memory(export: Export) -> Iterator[Record]:
         used = ("name", "description", "metadata", "node_type", "type", "modified", "created")
         left = unused(meta, *used, "tags")
         yield Record(at, item, links=len(WIKI_LINK.findall(note.text)), left_out=left)
+
+
+def read_index(export: Export, at: str, note: Note, stems: set[str]) -> Iterator[Record]:
+    lost = [stem for stem in INDEX_LINE.findall(note.text) if stem not in stems]
+    yield Record(at, left_out=("index line without its file",) * len(lost))
+    for heading, body in sections(INDEX_LINE.sub("", note.text)):
+        item = export.item(titled(heading, body), f"MEMORY/{heading}".strip("/"))
+        yield Record(f"{at} {heading}".strip(), item)
 
 
 OBSERVATION = re.compile(r"(?m)^[ \t]*[-*+][ \t]+\[([^\[\]()\n]{2,})\][ \t]+(\S.*)$")
@@ -3677,7 +3680,7 @@ def read_export(source: str, path: str, project: str, agent: str) -> Import:
         raise CambiumError(f"no import format {source!r}", fix=f"use one of: {known}")
     files = export_files(path, folders=named != "json")
     rows = [row for file in files for row in file_rows(file)]
-    if not rows and Path(folder(path)).is_dir():
+    if not rows and os.path.isdir(folder(path)):
         what = f"{folder(path)} holds no Markdown or JSON file"
         raise CambiumError(what, fix="give the path of the exported file or folder")
     likely = recognised(rows)
@@ -3688,7 +3691,7 @@ def read_export(source: str, path: str, project: str, agent: str) -> Import:
         raise unknown_shape(path, rows, system, likely)
     export = Export(system, tuple(taken), project, agent, now())
     unfit = [row for row in rows if row.problem or not adapter.takes(row.value)]
-    lost = [skipped(r.at, r.problem or f"{r.shape}; {adapter.lacks}") for r in unfit]
+    lost = [skipped(r.at, r.problem or f"{r.shape} {adapter.lacks}") for r in unfit]
     hint = f"it looks like a {likely} export, which source={likely!r} reads in full"
     records = without_repeats([*lost, *adapter.read(export)])
     return Import(system, records, hint if likely not in ("", system) else "")
@@ -3704,13 +3707,13 @@ def recognised(rows: Sequence[Row]) -> str:
 
 def unknown_shape(path: str, rows: Sequence[Row], system: str, likely: str) -> CambiumError:
     seen = Counter(row.shape for row in rows).most_common(3)
-    shapes = "; ".join(f"{count} of them {shape}" for shape, count in seen)
+    shapes = "; ".join(f"{count} x {shape}" for shape, count in seen)
     what = f"{folder(path)}: 0 of {len(rows)} rows had a usable body"
     what = f"{what} for {system}" if system else what
     known = ", ".join(IMPORT_ADAPTERS)
     fix = f"give source={likely!r}" if likely else f"name the format, one of: {known}"
     json_needs = f"json reads text under {', '.join(BODY)}, basic-memory any Markdown folder"
-    return CambiumError(f"{what}; {shapes}", fix=fix if likely else f"{fix}; {json_needs}")
+    return CambiumError(f"{what}; seen: {shapes}", fix=fix if likely else f"{fix}; {json_needs}")
 
 
 def without_repeats(records: Iterable[Record]) -> list[Record]:
@@ -4889,27 +4892,31 @@ def same_record(copy: Item, item: Item) -> bool:
 
 
 def told_apart(records: Iterable[Record], known: Iterable[Item]) -> list[Record]:
-    """Records under the identity of the item each was made from, if any. Where most records are
-    known, the rest are edits; otherwise one whose id belongs to something else stands beside it:
-    two exports that both count from 1 share no items."""
+    """Records under the identity of the item that each was made from. An id that belongs to another
+    record makes a new item beside it: two exports that both count from 1 share nothing. Only where
+    at least half of such ids prove known are the others taken for rewritten records, too."""
     namesakes: dict[tuple[str, str, str], dict[object, Item]] = {}
     for item in known:
         named = (item.source.system, item.source.ref, item.project)
         namesakes.setdefault(named, {}).setdefault(item.origin, item)
-    twins: list[tuple[Record, list[Item], Item | None]] = []
+    found: list[tuple[Record, list[Item], Item | None]] = []
     for record in records:
         made = record.item
         named = (made.source.system, made.source.ref, made.project) if made else ("", "", "")
         others = [*namesakes.get(named, {}).values()] if named[1] else []
         twin = next((other for other in others if made and same_record(other, made)), None)
-        twins.append((record, others, twin))
-    edited = sum(bool(twin) for _, _, twin in twins) >= sum(
-        bool(others) and not twin for _, others, twin in twins
-    )
+        found.append((record, others, twin))
+    strange = [others for _, others, twin in found if others and not twin]
+    rewritten = 2 * len(strange) <= sum(bool(others) for _, others, _ in found)
     return [
-        identified(record, others, twin or (others[0] if edited and len(others) == 1 else None))
-        for record, others, twin in twins
+        identified(record, others, twin or (only_local(others) if rewritten else None))
+        for record, others, twin in found
     ]
+
+
+def only_local(others: Sequence[Item]) -> Item | None:
+    """The one item there is, unless others have it already: there a wrong guess would lose text."""
+    return others[0] if len(others) == 1 and others[0].scope == "local" else None
 
 
 def identified(record: Record, others: Sequence[Item], twin: Item | None) -> Record:

@@ -3434,10 +3434,7 @@ FORMATS = {
         [("all.json", {"results": [{"id": UUIDS[0], "memory": "Glazes", "user_id": "u"}]})],
         1,
     ),
-    "beads": (
-        [(".beads/../issues.jsonl", [bead("p-1", "Kiln leaks"), bead("p-2", "Buy clay")])],
-        2,
-    ),
+    "beads": ([("issues.jsonl", [bead("p-1", "Kiln leaks"), bead("p-2", "Buy clay")])], 2),
     "claude": ([("memories.json", [MEMORY]), ("users.json", [{"uuid": "x", "full_name": "A"}])], 1),
     "claude-code": ([("MEMORY.md", "- [Kiln](kiln.md)\n"), ("kiln.md", "It cools slowly.\n")], 1),
     "basic-memory": ([("Kiln.md", NOTE)], 1),
@@ -3747,7 +3744,7 @@ def test_what_is_no_front_matter_stays_text(text):
 COSTLY = {
     "deep": "---\n" + "".join(f"{' ' * n}a:\n" for n in range(3_000)) + "---\nx",
     "spaces": f"---\na{' ' * 60_000}\nb: c{' ' * 60_000}\n---\n- {' ' * 60_000}[",
-    "breaks": "---\na: b\n---\n" + "\n" * 200_000 + "x",
+    "breaks": "---\na:\n- b\n" + "\n" * 200_000 + "c: d\n---\n" + "\n" * 200_000 + "x",
     "brackets": "---\na: b\n---\n" + "- [" * 60_000,
     "headings": "---\na: b\n---\n# " + "a #" * 60_000,
 }
@@ -3857,8 +3854,8 @@ def test_what_is_no_item_in_our_own_export_is_told(alone):
     told = brought(("knowledge.json", {"items": [*rows, {**good, "id": "k-4", "tags": 7}]}))
     assert counted(told) == (1, 5, 0)
     assert [row["reason"].partition(":")[0] for row in told["details"]] == [
-        "is an object with id; is no record of this format",
-        "is a number; is no record of this format",
+        "an object with id is no record of this format",
+        "a number or a flag is no record of this format",
         "is no item",
         "is no item",
         "is no item",
@@ -3898,12 +3895,12 @@ def test_mixed_records_are_each_accounted_for(alone):
     no_text = "has no text under content, text, body, memory, note"
     assert counted(told) == (1, 6, 2)
     assert [(row["at"], row["outcome"], row["reason"]) for row in told["details"]] == [
-        ("memories 2", "skipped", f"is null; {no_text}"),
-        ("memories 3", "skipped", f"is a number; {no_text}"),
-        ("memories 4", "skipped", f"is a bare text; {no_text}"),
-        ("memories 5", "skipped", f"is an object with content; {no_text}"),
-        ("memories 6", "skipped", f"is an object with content; {no_text}"),
-        ("memories 7", "skipped", f"is a list; {no_text}"),
+        ("memories 2", "skipped", f"null {no_text}"),
+        ("memories 3", "skipped", f"a number or a flag {no_text}"),
+        ("memories 4", "skipped", f"a bare text {no_text}"),
+        ("memories 5", "skipped", f"an object with content {no_text}"),
+        ("memories 6", "skipped", f"an object with content {no_text}"),
+        ("memories 7", "skipped", f"a list {no_text}"),
         ("memories 8", "duplicate", "repeats memories 1 with another text"),
         ("memories 9", "duplicate", "repeats memories 1"),
     ]
@@ -3928,10 +3925,13 @@ def test_the_account_of_an_import_is_bounded(alone):
     [
         (
             [{"due": "1 May", "done": True}] * 3 + [None],
-            "0 of 4 rows had a usable body; 3 of them is an object with due, done; 1 of them is nu",
+            "0 of 4 rows had a usable body; seen: 3 x an object with due, done; 1 x null",
         ),
-        ("binary \x00 nonsense", "0 of 1 rows had a usable body; 1 of them is not JSON: "),
-        ([[1, 2], 3], "0 of 2 rows had a usable body; 1 of them is a list"),
+        (
+            "binary \x00 nonsense",
+            "0 of 1 rows had a usable body; seen: 1 x a row that is not JSON: ",
+        ),
+        ([[1, 2], 3], "0 of 2 rows had a usable body; seen: 1 x a list; 1 x a number"),
     ],
 )
 def test_an_unknown_shape_is_refused_and_described(alone, held, told):
@@ -3946,7 +3946,7 @@ def test_an_unknown_shape_is_refused_and_described(alone, held, told):
 def test_plain_markdown_is_described_and_read_when_named(alone):
     folder = laid(("a.md", "One thing.\n"), ("b.md", "Another.\n"))
     words = refused(cambium.import_memory, "auto", str(folder))
-    assert "0 of 2 rows had a usable body; 2 of them is a Markdown file" in words
+    assert "0 of 2 rows had a usable body; seen: 2 x a Markdown file" in words
     assert "basic-memory any Markdown folder" in words
     told = cambium.import_memory("Basic_Memory", str(folder))
     assert (told["source"], told["imported"]) == ("basic-memory", 2)
@@ -3955,7 +3955,7 @@ def test_plain_markdown_is_described_and_read_when_named(alone):
 def test_a_wrong_format_names_the_right_one(alone):
     path = str(laid(("i.jsonl", [bead("p-1", "Kiln leaks")])) / "i.jsonl")
     assert refused(cambium.import_memory, "mem0", path) == (
-        f"{path}: 0 of 1 rows had a usable body for mem0; 1 of them is an object with id, title, "
+        f"{path}: 0 of 1 rows had a usable body for mem0; seen: 1 x an object with id, title, "
         "priority, created_at, updated_at\nFix: give source='beads'"
     )
     told = cambium.import_memory("json", path)
