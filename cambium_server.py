@@ -3588,10 +3588,10 @@ def read_notes(export: Export) -> Iterator[Record]:
     relations as it is; the categories and #tags of its observations become tags."""
     stems = Counter(value.stem for _, value, _ in export.rows)
     for at, note, _ in export.rows:
-        front, title = note.front, text_of(note.front, "title") or note.stem
-        top, _, rest = note.text.lstrip().partition("\n")
-        named = top.startswith("# ") and top[2:].strip().casefold() == title.casefold()
-        body = rest if named else note.text
+        front, (top, _, rest) = note.front, note.text.lstrip().partition("\n")
+        headed = top[2:].strip() if top.startswith("# ") else ""
+        title = text_of(front, "title") or headed or note.stem
+        body = rest if headed.casefold() == title.casefold() else note.text
         if not body.strip():
             yield skipped(at, "has no text")
             continue
@@ -3692,9 +3692,16 @@ def read_export(source: str, path: str, project: str, agent: str) -> Import:
     export = Export(system, tuple(taken), project, agent, now())
     unfit = [row for row in rows if row.problem or not adapter.takes(row.value)]
     lost = [skipped(r.at, r.problem or f"{r.shape} {adapter.lacks}") for r in unfit]
-    hint = f"it looks like a {likely} export, which source={likely!r} reads in full"
     records = without_repeats([*lost, *adapter.read(export)])
-    return Import(system, records, hint if likely not in ("", system) else "")
+    return Import(system, records, better_read(rows, system) or better_read(unfit, system))
+
+
+def better_read(rows: Sequence[Row], system: str) -> str:
+    """Says so where another format knows most of these rows."""
+    other = recognised(rows)
+    count = sum(IMPORT_ADAPTERS[other].knows(row.value) for row in rows) if other else 0
+    hint = f"{count} rows look like {other}: import their file or folder with source={other!r}"
+    return hint if other not in ("", system) else ""
 
 
 def recognised(rows: Sequence[Row]) -> str:

@@ -3915,6 +3915,20 @@ def test_broken_lines_are_told_by_number_and_a_cut_list_is_read(alone):
     assert [item["source"]["ref"] for item in local_items(alone)] == ["", "", ""]
 
 
+@properties
+@given(st.lists(ANY_JSON, max_size=6), st.sampled_from(["auto", *cambium.IMPORT_ADAPTERS]))
+def test_whatever_rows_there_are_each_is_accounted_for_or_the_export_is_refused(rows, source):
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(cambium.CambiumError):
+        path = Path(folder, "x.json")
+        path.write_text(json.dumps([*rows, {"id": 1, "content": "one"}]), encoding="utf-8")
+        read = cambium.read_export(source, str(path), "heronry", "ana")
+        keys = [record.key for record in read.records if record.item]
+        assert len(keys) == len(set(keys))
+        assert {record.at for record in read.records} == {
+            f"record {n}" for n in range(1, len(rows) + 2)
+        }
+
+
 def test_the_account_of_an_import_is_bounded(alone):
     told = imports(*[None] * 400, {"text": "one"})
     assert (len(told["details"]), told["more_details"], told["skipped"]) == (20, 380, 400)
@@ -3960,7 +3974,16 @@ def test_a_wrong_format_names_the_right_one(alone):
     )
     told = cambium.import_memory("json", path)
     assert counted(told) == (0, 1, 0)
-    assert told["hint"] == "it looks like a beads export, which source='beads' reads in full"
+    hint = "1 rows look like beads: import their file or folder with source='beads'"
+    assert told["hint"] == hint
+
+
+def test_a_folder_of_several_formats_names_the_ones_it_did_not_take(alone):
+    memories = {"results": [{"id": u, "memory": f"Fact {u}", "user_id": "mo"} for u in UUIDS[:3]]}
+    told = brought(("i.jsonl", [bead("p-1", "Kiln leaks")]), ("all.json", memories))
+    assert (told["source"], *counted(told)) == ("mem0", 3, 1, 0)
+    hint = "1 rows look like beads: import their file or folder with source='beads'"
+    assert told["hint"] == hint
 
 
 @pytest.mark.parametrize("path", ["", "  "])
