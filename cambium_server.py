@@ -3592,7 +3592,7 @@ def read_notes(export: Export) -> Iterator[Record]:
         headed = top[2:].strip() if top.startswith("# ") else ""
         title = text_of(front, "title") or headed or note.stem
         body = rest if headed.casefold() == title.casefold() else note.text
-        if not body.strip():
+        if not note.text.strip():
             yield skipped(at, "has no text")
             continue
         seen = OBSERVATION.findall(note.text)

@@ -3708,6 +3708,14 @@ def test_a_basic_memory_note_keeps_its_text_and_gains_tags(alone):
     assert (item["kind"], item["source"]["ref"]) == ("guide", "shop/kiln")
 
 
+def test_a_note_is_titled_by_its_front_matter_its_heading_or_its_file(alone):
+    texts = {"a": "---\ntitle: Kiln\n---\n# Hot\n", "b": "# Clay\n\nGrey.\n", "c": "Dry.\n"}
+    files = [(f"{name}.md", text) for name, text in [*texts.items(), ("d", "# Only this\n")]]
+    brought(*files, source="basic-memory")
+    told = ["Kiln: # Hot", "Clay: Grey.", "c: Dry.", "Only this"]
+    assert contents(local_items(alone)) == told
+
+
 def test_notes_of_one_name_in_two_folders_are_two(alone):
     told = brought(("a/README.md", "One.\n"), ("b/README.md", "Two.\n"), source="basic-memory")
     assert counted(told) == (2, 0, 0)
