@@ -539,6 +539,32 @@ def test_a_repository_whose_git_directory_is_elsewhere_works(team, tmp_path):
     assert (ids(items_on(team.hub)), git(apart, "status", "--porcelain")) == ({item_id}, "")
 
 
+def test_a_clone_with_a_separate_git_directory_shares_one_store_with_its_worktrees(team, tmp_path):
+    apart = f"--separate-git-dir={tmp_path / 'kept'}"
+    git(tmp_path, "clone", "-q", apart, str(team.hub), "heron")
+    git(tmp_path / "heron", "worktree", "add", "-q", str(tmp_path / "linked"))
+    places = [cambium.locate(str(tmp_path / name)).main for name in ("heron", "linked")]
+    assert places[0] == places[1]
+    team.setenv("CAMBIUM_REPO", str(tmp_path / "linked"))
+    item = captured("Learned in a worktree.")
+    git(tmp_path / "heron", "worktree", "remove", "--force", str(tmp_path / "linked"))
+    team.setenv("CAMBIUM_REPO", str(tmp_path / "heron"))
+    assert ids(cambium.recall("learned in a worktree")["results"]) == {item}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are text there")
+def test_a_path_that_is_not_utf8_is_a_path_like_any_other(team, tmp_path):
+    odd = os.fsencode(tmp_path) + b"/h\xe9ron"
+    subprocess.run(["git", "clone", "-q", os.fsencode(team.hub), odd], check=True)
+    team.setenv("CAMBIUM_REPO", os.fsdecode(odd))
+    item = captured("Bound every queue.")
+    told = cambium.TOOLS["status"].call({})
+    assert (told["configured"], told["scopes"]["local"]["total"]) == (True, 1)
+    json.dumps(told).encode()
+    cambium.endorse(item)
+    assert cambium.promote(item)["status"] == "promoted"
+
+
 def beside_a_bare_repository(team: People, project: Path, name: str) -> Path:
     """Two worktrees, main and feature, of a bare clone called `name` in the project's folder."""
     git(project.parent, "clone", "-q", "--bare", str(team.hub), f"{project.name}/{name}")
@@ -655,6 +681,12 @@ def test_a_program_that_is_missing_is_named(tmp_path):
     assert error.value.what == "no-such-program is not on PATH"
 
 
+def test_a_programs_own_words_are_no_boilerplate():
+    err = "To get started with GitHub CLI, please run: gh auth login\nTo /tmp/hub.git\nhint: x\n"
+    words = cambium.Ran(("gh",), 4, b"", err).words
+    assert words == "To get started with GitHub CLI, please run: gh auth login"
+
+
 def test_a_failure_carries_the_programs_words_without_its_boilerplate(tmp_path):
     script = "echo 'To /hub' >&2; echo 'remote: policy says no' >&2; echo 'hint: pull' >&2; exit 3"
     ran = cambium.run(["sh", "-c", script], where=tmp_path, timeout=5)
@@ -720,6 +752,13 @@ def test_where_git_knows_nobody_the_agent_commits(team, monkeypatch):
     assert author_and_committer(team.hub) == ", ".join(
         ["Ana's bot <ana-s-bot@cambium.invalid>"] * 2
     )
+
+
+@pytest.mark.parametrize("name", ["", "...", "  "])
+def test_a_committers_name_that_git_refuses_stops_nothing(team, monkeypatch, name):
+    git(team.ana, "config", "--global", "--unset", "user.name")
+    monkeypatch.setenv("GIT_COMMITTER_NAME", name)
+    assert on_team("Bound every queue.") in ids(items_on(team.hub))
 
 
 def test_an_identity_given_only_in_the_environment_serves(team, monkeypatch):
@@ -1407,6 +1446,39 @@ def test_a_read_that_fails_says_nothing_about_the_bytes(store, monkeypatch, erro
     assert (store.path.read_bytes(), fresh.damaged_copies()) == (before, [])
 
 
+def test_a_number_that_json_has_not_breaks_no_reply_and_no_other_reader(team):
+    kept = captured("Bound every queue.")
+    path = team.ana / ".cambium" / "knowledge.json"
+    text = path.read_text().replace('"kind": "note"', '"kind": "note", "odd": [NaN, -Infinity]')
+    path.write_text(text)
+    told = cambium.TOOLS["endorse"].call({"item_id": kept})
+    json.dumps(told, allow_nan=False)
+    assert told["item"]["odd"] == [None, None]
+    assert "NaN" not in path.read_text()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes mean something else there")
+def test_a_store_folder_that_may_not_be_entered_is_a_problem_and_not_an_empty_store(
+    store, tmp_path
+):
+    script = """
+import sys, os; sys.path.insert(0, sys.argv[2])
+import cambium_server as cambium
+if os.getuid() == 0:
+    os.setgid(65534); os.setuid(65534)
+print(cambium.LocalStore(cambium.Path(sys.argv[1])).read().problem)
+"""
+    for place in (tmp_path, *tmp_path.parents):
+        assert os.stat(place).st_mode & 0o001 or os.getuid() or place.chmod(0o755) is None
+    store.home.chmod(0)
+    try:
+        argv = [sys.executable, "-c", script, str(store.home), str(HERE)]
+        told = subprocess.run(argv, capture_output=True, encoding="utf-8", check=True).stdout
+    finally:
+        store.home.chmod(0o755)
+    assert told.strip() == f"{store.path}: Permission denied"
+
+
 def test_two_lists_of_items_are_damage_and_not_the_last_of_them(store):
     text = store.path.read_bytes()
     store.path.write_bytes(text.replace(b"\n  ]\n}", b'\n  ],\n  "items": []\n}'))
@@ -1898,6 +1970,22 @@ def test_two_sides_of_a_conflict_are_offered_as_one_push_that_mends_the_branch(t
     ana.fetch()
     assert (len(ana.read().items), ana.read().problem) == (4, "")
     assert footprint(team.ana) == before
+
+
+def test_a_ref_of_the_users_where_ours_would_be_is_said_and_breaks_no_reader(team):
+    on_team("Name every queue.")
+    known = captured("Bound every queue.")
+    shutil.rmtree(team.ana / ".git" / "refs" / "cambium", ignore_errors=True)
+    git(team.ana, "update-ref", "refs/cambium", "HEAD")
+    cambium.opened_once.cache_clear()
+    found = cambium.recall("bound queue")
+    assert (known in ids(found["results"]), "refs/cambium" in str(found["freshness"])) == (
+        True,
+        True,
+    )
+    cambium.endorse(known)
+    assert "refs/cambium" in refused(cambium.promote, known)
+    assert git(team.ana, "rev-parse", "refs/cambium") == git(team.ana, "rev-parse", "HEAD")
 
 
 def test_what_a_damaged_branch_offers_is_the_same_for_every_reader_and_no_ref_keeps_it(team, ana):
@@ -4910,6 +4998,17 @@ def test_an_entry_shows_its_body_reason_example_and_premise():
         "- **First line.**\\\n  note · manual capture · recalls 0\n\n  Second line.\n\n  Third.\n"
         "\n  Why: Because.\n\n  For example: Here.\n\n  While: while on 14\n"
     )
+
+
+def test_the_body_of_a_request_mentions_nobody_and_names_no_other_request():
+    item = note("k-1 @ops", "@everyone: see #12 and a@b.test", why="@here", example="@all")
+    body = cambium.request_body(item, "bot @team")
+    assert not re.search(r"(?<![\w&])@\w|(?<!&)#\d", body)
+
+
+def test_two_ids_never_share_a_branch():
+    odd = ["x y", "x-y", "x_y", "x/y", "x" * 81, "x" * 82]
+    assert len({cambium.proposal_branch(each) for each in odd}) == len(odd)
 
 
 def test_every_link_of_the_contents_leads_to_one_place_of_its_own():
