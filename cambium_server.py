@@ -2048,10 +2048,13 @@ class BranchStore:
             self.home.mkdir(exist_ok=True)
             write_atomically(self.clock, json.dumps(noted).encode())
 
+    def left_alone(self) -> bool:
+        """True while a remote that failed is not asked for what can wait."""
+        return 0 <= time.time() - (self.fetches().get("failed_at") or 0) < LEFT_ALONE
+
     def due(self, ttl: float) -> bool:
-        noted, moment = self.fetches(), time.time()
-        failed = 0 <= moment - (noted.get("failed_at") or 0) < LEFT_ALONE
-        return not failed and not 0 <= moment - (noted.get("ok_at") or 0) < ttl
+        fresh = 0 <= time.time() - (self.fetches().get("ok_at") or 0) < ttl
+        return not fresh and not self.left_alone()
 
     def freshness(self) -> Json:
         noted = self.fetches()
@@ -2513,7 +2516,8 @@ class Scopes:
             if self.uncounted("local"):
                 self.local.mutate(lambda document: None, "count recalls")
             since = time.monotonic() - self.delivered_at
-            if network and self.uncounted("team") and since > self.DELIVER_EVERY:
+            late = since > self.DELIVER_EVERY and not self.team.left_alone()
+            if network and late and self.uncounted("team"):
                 self.delivered_at = time.monotonic()
                 self.team.mutate(lambda document: None, message("usage", [], self.config.agent))
         except (CambiumError, OSError) as error:
