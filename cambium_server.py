@@ -25,11 +25,13 @@ from __future__ import annotations
 import argparse
 import ast
 import atexit
+import concurrent.futures
 import contextlib
 import errno
 import functools
 import hashlib
 import heapq
+import importlib
 import inspect
 import io
 import json
@@ -237,6 +239,12 @@ def folder(text: str) -> str:
     return os.path.expanduser(text)
 
 
+def function_name(text: str) -> str:
+    if not re.fullmatch(r"[^\W\d][\w.]*:[^\W\d]\w*", text):
+        raise ValueError(text)
+    return text
+
+
 def one_of(*words: str) -> Callable[[str], str]:
     def choice(text: str) -> str:
         if text.casefold() not in words:
@@ -254,6 +262,7 @@ WANTS: Mapping[Callable[[str], object], str] = {
     count: "a whole number, 1 or more",
     ref_name: "a name that git accepts",
     agent_name: "one line of at most 100 characters",
+    function_name: "module:function",
 }
 
 
@@ -301,6 +310,8 @@ SETTINGS = (
             "seconds that a fetched branch counts as fresh for a recall", seconds),
     Setting("CAMBIUM_FETCH_WAIT", "fetch_wait", "2",
             "seconds a read waits for a fetch before it serves what it has", seconds),
+    Setting("CAMBIUM_RERANKER", "reranker", "",
+            "module:function that orders what recall finds by meaning too", function_name),
     Setting("CAMBIUM_CONFIG_FILE", "config_file", "~/.cambium/config.json",
             "where setup() keeps these settings", folder),
 )
@@ -368,6 +379,7 @@ class Config:
     mode: str
     fetch_ttl: float
     fetch_wait: float
+    reranker: str
     config_file: str
     sources: tuple[tuple[str, str], ...]
     gaps: tuple[Gap, ...]
@@ -4218,6 +4230,118 @@ def without_echoes(hits: Sequence[Hit], most: int) -> tuple[list[Hit], dict[str,
     return kept, echoes
 
 
+CANDIDATES = 50  # hits that a re-ranker is asked about
+MEANING = 0.3  # its share of a hit's place and relevance; the words have the rest
+PATIENCE = 2.0  # seconds that a recall waits for it
+
+Similarity = Callable[[str, Sequence[str]], Sequence[float]]
+
+
+class Reranker:
+    """A named function that says from 0 to 1 how alike a query and each of some texts are. It runs
+    in threads of its own, one query at a time, and a query that takes too long is given up on."""
+
+    made: ClassVar[dict[str, Reranker]] = {}
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.turn = threading.Lock()
+        self.overdue = False
+        self.proven: Similarity | None = None  # once it has answered
+
+    @classmethod
+    def named(cls, name: str) -> Reranker:
+        return cls.made.setdefault(name, cls(name))
+
+    def ask(self, query: str, texts: Sequence[str]) -> list[float]:
+        """The similarities. Raises CambiumError where it fails or has none in time."""
+        end = time.monotonic() + PATIENCE
+        if not self.turn.acquire(timeout=0 if self.overdue else PATIENCE):
+            raise self.late()
+        self.overdue = False
+        answer: concurrent.futures.Future[list[float]] = concurrent.futures.Future()
+        threading.Thread(target=self.work, args=(answer, query, texts), daemon=True).start()
+        concurrent.futures.wait([answer], end - time.monotonic())
+        if not answer.done():
+            self.overdue = True
+            raise self.late()
+        return answer.result()
+
+    def late(self) -> CambiumError:
+        state = f"needs more than {PATIENCE:g} s" if self.proven else "is still loading"
+        return CambiumError(f"{self.name} {state}", fix="call again in a minute")
+
+    def work(
+        self, answer: concurrent.futures.Future[list[float]], query: str, texts: Sequence[str]
+    ) -> None:
+        try:
+            answer.set_result(self.judge(query, texts))
+        except CambiumError as error:
+            answer.set_exception(error)
+        except BaseException as error:  # noqa: BLE001 - foreign code ends in any way, exit() too
+            what = " ".join(f"{self.name} failed: {type(error).__name__}: {error}".split())
+            fix = f"mend {self.name}, or unset CAMBIUM_RERANKER"
+            answer.set_exception(CambiumError(what[:300], fix=fix))
+        finally:
+            self.turn.release()
+
+    def judge(self, query: str, texts: Sequence[str]) -> list[float]:
+        function = self.proven or self.load()
+        told = [float(each) for each in function(query, texts)]
+        if len(told) != len(texts):
+            raise ValueError(f"{len(told)} similarities for {len(texts)} texts")
+        if odd := [each for each in told if not 0 <= each <= 1]:
+            raise ValueError(f"{odd[0]} is not a similarity from 0 to 1")
+        self.proven = function
+        return told
+
+    def load(self) -> Similarity:
+        module, _, function = self.name.partition(":")
+        found: Similarity = getattr(importlib.import_module(module), function)
+        return found
+
+
+def by_meaning(name: str, query: str, hits: list[Hit]) -> tuple[list[Hit], str | None]:
+    """Hits in the order of words and of what the re-ranker says, if one is named. Where it says
+    nothing the hits come back as they are, with the reason."""
+    if not name or not hits:
+        return hits, None
+    try:
+        similar = Reranker.named(name).ask(
+            as_read(query), [item_as_read(hit.item) for hit in hits[:CANDIDATES]]
+        )
+    except CambiumError as error:
+        return hits, f"{error.what}; the order is by words alone"
+    return blended(hits, similar), None
+
+
+def as_read(*parts: str) -> str:
+    """The parts as one text of bounded length that every encoder takes."""
+    return SURROGATES.sub("\ufffd", "\n".join(filter(None, parts)))[:2_000]
+
+
+def item_as_read(item: Item) -> str:
+    return as_read(item.content, item.why, ", ".join(item.tags))
+
+
+def blended(hits: Sequence[Hit], similar: Sequence[float]) -> list[Hit]:
+    """Hits, given best first, in the order of words and meaning together; one without a similarity
+    counts as unlike. The scores of words are scaled so that the best is as high as that hit is
+    relevant: where even it covers little of the query, meaning decides."""
+    scale = hits[0].relevance / hits[0].score
+
+    def mixed(words: float, meaning: float) -> float:
+        return (1 - MEANING) * words + MEANING * meaning
+
+    both = [
+        hit._replace(
+            score=mixed(hit.score * scale, like), relevance=round(mixed(hit.relevance, like), 3)
+        )
+        for hit, like in zip(hits, [*similar, *[0.0] * len(hits)], strict=False)
+    ]
+    return sorted(both, key=lambda hit: -round(hit.score, 9))
+
+
 # ── Ladder ────────────────────────────────────────────────────────────────────
 # What lifts an item, and what keeps it down: recalls or an endorsement for the team; an endorsement
 # and a cross-project wording for the org. One step at a time.
@@ -4893,6 +5017,17 @@ def org_gap(config: Config, place: Place | None, root: str = "") -> list[Gap]:
     return [Gap("CAMBIUM_ORG_REPO", cost, setup_call(known, config.agent, org_repo=offer))]
 
 
+def reranker_gap(config: Config) -> list[Gap]:
+    """What keeps the re-ranker from answering a trial, if one is set."""
+    try:
+        if config.reranker:
+            Reranker.named(config.reranker).ask("a trial", ["a trial", "another text"])
+    except CambiumError as error:
+        cost = f"{error.what}: recall orders what it finds by words alone"
+        return [Gap("CAMBIUM_RERANKER", cost, error.fix)]
+    return []
+
+
 def unconfigured(config: Config, gaps: list[Gap], root: str) -> Result:
     """The status() answer of a server that cannot work yet."""
     bad = any(gap.setting == "CAMBIUM_REPO" for gap in gaps)
@@ -5317,6 +5452,7 @@ def recall(
     most = min(max(limit, 1), 25)
     index = Index() if past else at.index
     found = index.search(query, documents, within=within, project=at.project, most=most + 50)
+    found, unread = by_meaning(at.config.reranker, query, found)
     hits, echoes = without_echoes(found, most)
     confident = bool(hits) and hits[0].relevance >= FLOOR
     if confident and not past:
@@ -5331,6 +5467,7 @@ def recall(
         no_confident_match=None if confident else True,
         guidance=None if confident else nothing_known(hits),
         more=left or None,
+        reranker=unread,
         as_of={s: commit for s, (commit, _) in past.items()} or None,
         degraded=degraded(at, documents) or None,
         freshness={s: store.freshness() for s, store in at.scopes.branches.items()},
@@ -6028,7 +6165,7 @@ def status() -> Result:
     documents = at.scopes.read()
     imported = a_dict(documents["local"].rest.get("imported"))
     counts: Json = {scope: scope_counts(document) for scope, document in documents.items()}
-    gaps = [*program_gaps(), *org_gap(config, at.place), *config.gaps]
+    gaps = [*program_gaps(), *org_gap(config, at.place), *reranker_gap(config), *config.gaps]
     all_gaps = [gap.to_json() for gap in gaps]
     damaged = at.scopes.local.set_aside()
     board = find_board(config, at.place, fetch=False)
@@ -6346,6 +6483,8 @@ def readable_hits(result: Result) -> Iterator[str]:
     if result.get("more"):
         yield f"… and {result['more']} more: --limit"
     yield from (f"degraded: {problem}" for problem in result.get("degraded", []))
+    if result.get("reranker"):
+        yield f"re-ranker: {result['reranker']}"
     for scope, seen in result.get("freshness", {}).items():
         if seen.get("problem"):
             yield f"{scope} as of {seen['fetched_at'] or 'never'}: {one_line(seen['problem'])}"
