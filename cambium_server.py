@@ -4233,6 +4233,7 @@ def without_echoes(hits: Sequence[Hit], most: int) -> tuple[list[Hit], dict[str,
 CANDIDATES = 50  # hits that a re-ranker is asked about
 MEANING = 0.3  # its share of a hit's place and relevance; the words have the rest
 PATIENCE = 2.0  # seconds that a recall waits for it
+HOPE = 20.0  # seconds that one query may keep the next ones waiting
 
 Similarity = Callable[[str, Sequence[str]], Sequence[float]]
 
@@ -4246,7 +4247,7 @@ class Reranker:
     def __init__(self, name: str) -> None:
         self.name = name
         self.turn = threading.Lock()
-        self.overdue = False
+        self.began = math.inf  # when the latest turn did
         self.proven: Similarity | None = None  # once it has answered
 
     @classmethod
@@ -4255,15 +4256,14 @@ class Reranker:
 
     def ask(self, query: str, texts: Sequence[str]) -> list[float]:
         """The similarities. Raises CambiumError where it fails or has none in time."""
-        end = time.monotonic() + PATIENCE
-        if not self.turn.acquire(timeout=0 if self.overdue else PATIENCE):
+        asked = time.monotonic()
+        if not self.turn.acquire(timeout=PATIENCE if asked - self.began < HOPE else 0):
             raise self.late()
-        self.overdue = False
+        self.began = time.monotonic()
         answer: concurrent.futures.Future[list[float]] = concurrent.futures.Future()
         threading.Thread(target=self.work, args=(answer, query, texts), daemon=True).start()
-        concurrent.futures.wait([answer], end - time.monotonic())
+        concurrent.futures.wait([answer], asked + PATIENCE - self.began)
         if not answer.done():
-            self.overdue = True
             raise self.late()
         return answer.result()
 

