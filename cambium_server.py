@@ -2997,8 +2997,8 @@ SPACED = rf"(?:(?![{UNSPACED}])[^\W_])+"
 CHUNKS = re.compile(rf"[{UNSPACED}]+|{SPACED}(?:[._/:+\-]+{SPACED})*")
 PARTS = re.compile(r"[^\W\d_]+|\d+")
 HUMPS = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-SUFFIX = re.compile(  # the first match leaves the shortest root, so it takes the longest suffix
-    r"(.*?[aeiouy].*?)(?<=...)(?:(?<![eo])at(?:e|ed|ing|ive|or|ion|ional)|iz(?:e|ed|er|ing|ation)"
+SUFFIX = re.compile(  # the shortest root is tried first, so the longest suffix goes
+    r"([^aeiouy]*[aeiouy].*?)(?<=...)(?:(?<![eo])at(?:e|ed|ing|ive|or|ion|ional)|iz(?:e|ed|er|ing|ation)"
     r"|(?:ful|ous|ive)?ness|ically|ment|[ia]ble|[ea]nce|less|ing|ion|ous|ful|ive|ity|ly|ed|er|or|al)"
 )
 
@@ -3063,6 +3063,8 @@ def trigrams(word: str) -> set[str]:
 
 def slipped(one: str, other: str) -> bool:
     """True when one letter is missing, added or wrong, or two neighbours are swapped."""
+    if abs(len(one) - len(other)) > 1:
+        return False
     while one and other and one[0] == other[0]:
         one, other = one[1:], other[1:]
     while one and other and one[-1] == other[-1]:
@@ -3073,7 +3075,7 @@ def slipped(one: str, other: str) -> bool:
 def is_name(chunk: re.Match[str], text: str) -> bool:
     """True for a word with a capital that is not there because a sentence starts."""
     said, before = chunk[0], text[max(0, chunk.start() - 3) : chunk.start()].strip()
-    return said[1:].casefold() != said[1:] or (said[0].isupper() and before[-1:] not in ".!?:")
+    return said[1:] != said[1:].lower() or (said[0].isupper() and before[-1:] not in ".!?:")
 
 
 def texts(item: Item) -> tuple[str, ...]:
@@ -3179,7 +3181,8 @@ class Index:
         for chunk in CHUNKS.finditer(plain):
             name = is_name(chunk, plain)
             for form, whole in chunk_words(chunk[0]):
-                asked.setdefault(stem(form), []).append((form, whole, name))
+                if len(form) > 1 or not whole:  # a run of characters is asked by its pairs
+                    asked.setdefault(stem(form), []).append((form, whole, name))
         return [self.term(root, said) for root, said in asked.items()]
 
     def term(self, root: str, said: Sequence[tuple[str, bool, bool]]) -> Term:
@@ -3206,7 +3209,7 @@ class Index:
     def alike(self, word: str) -> dict[str, float]:
         """At most three known forms that differ from an unknown one by a slip, or share most of
         their letters with it."""
-        if len(word) < 5:
+        if not 5 <= len(word) <= 50:
             return {}
         if not self.grams:
             for form in self.postings:
@@ -3257,6 +3260,18 @@ class Index:
                 lacking += term.worth * (1 - likeness) * (2 if term.name else 1)
         return (covered / (covered + lacking) if covered else 0.0), tuple(matched)
 
+    def nearest(self, scores: Mapping[int, float], count: int, project: str) -> list[int]:
+        """At least `count` slots where there are as many, best first; what ties stays together."""
+        rank = {"org": 0, "team": 1, "local": 2}
+
+        def order(slot: int) -> tuple[object, ...]:
+            scope, item = self.place[slot]
+            elsewhere = item.project != project
+            return -round(scores[slot], 9), elsewhere, rank[scope], -item.trust.recalls, item.id
+
+        best = heapq.nlargest(count, scores.values())
+        return sorted((slot for slot in scores if scores[slot] >= best[-1] - 1e-9), key=order)
+
     def search(
         self,
         text: str,
@@ -3268,29 +3283,16 @@ class Index:
     ) -> list[Hit]:
         """The best hits, best first. One item, or one source, in several scopes comes once: as it
         matches best, in a tie from the highest scope."""
-        asked, rank = set(within), {"org": 0, "team": 1, "local": 2}
+        asked = set(within)
         with self.lock:
             self.update(documents)
             terms = self.query(text)
             scores = self.score(terms)
             if not asked >= self.documents.keys():
                 scores = {s: score for s, score in scores.items() if self.place[s][0] in asked}
-            best = heapq.nlargest(3 * most + 30, scores.values())
-            near = [slot for slot, score in scores.items() if score >= best[-1] - 1e-9]
-
-            def order(slot: int) -> tuple[object, ...]:
-                scope, item = self.place[slot]
-                return (
-                    -round(scores[slot], 9),
-                    item.project != project,
-                    rank[scope],
-                    -item.trust.recalls,
-                    item.id,
-                )
-
             hits: list[Hit] = []
             seen: set[object] = {None}
-            for slot in sorted(near, key=order):
+            for slot in self.nearest(scores, 3 * most + 30, project):
                 scope, item = self.place[slot]
                 if item.id not in seen and item.origin not in seen - {None} and len(hits) < most:
                     seen |= {item.id, item.origin}
