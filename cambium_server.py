@@ -3089,13 +3089,14 @@ def forms_of(item: Item) -> Counter[str]:
 
 class Term(NamedTuple):
     """A query word: the forms the store has of it, each with its weight; in how many items they
-    stand; what the word is worth. Not `known`: the forms are those of words like it."""
+    stand; what the word is worth, and which share of that an item with a form of it covers: 0 for
+    an unknown word, whose forms are of words like it and cover their weight."""
 
     word: str
     forms: dict[str, float]
     reach: int
     worth: float
-    known: bool
+    cover: float
     whole: bool
     name: bool
 
@@ -3186,14 +3187,17 @@ class Index:
         return [self.term(root, said) for root, said in asked.items()]
 
     def term(self, root: str, said: Sequence[tuple[str, bool, bool]]) -> Term:
-        """A term is worth midway between how rare the word is as asked, and in all its forms."""
+        """A term is worth midway between how rare the word is as asked, and in all its forms. When
+        the store has only other forms, they cover no more than the second."""
         word, whole, _ = said[0]
         own = self.family(root, {form for form, *_ in said})
         forms = own or self.alike(word)
         reach = len(set().union(*(self.postings[form] for form in forms)))
         asked = max((len(self.postings[form]) for form in own if own[form] == 1.0), default=0)
-        worth = (self.idf(asked, least=50) + self.idf(reach if own else 0, least=50)) / 2
-        return Term(word, forms, reach, worth, bool(own), whole, any(name for *_, name in said))
+        rare = self.idf(reach if own else 0, least=50)
+        worth = (self.idf(asked, least=50) + rare) / 2
+        cover = 1.0 if asked else rare / worth if own else 0.0
+        return Term(word, forms, reach, worth, cover, whole, any(name for *_, name in said))
 
     def family(self, root: str, said: Container[str]) -> dict[str, float]:
         """The forms of a word the store has: a form that was not said counts less."""
@@ -3253,11 +3257,11 @@ class Index:
         matched = []
         for term in terms:
             here = [weight for form, weight in term.forms.items() if slot in self.postings[form]]
-            likeness = 1.0 if here and term.known else max(here, default=0.0)
+            cover = term.cover or max(here) if here else 0.0
             matched += [term.word] * bool(here)
             if not term.whole:
-                covered += term.worth * likeness
-                lacking += term.worth * (1 - likeness) * (2 if term.name else 1)
+                covered += term.worth * cover
+                lacking += term.worth * (1 - cover) * (2 if term.name else 1)
         return (covered / (covered + lacking) if covered else 0.0), tuple(matched)
 
     def nearest(self, scores: Mapping[int, float], count: int, project: str) -> list[int]:
