@@ -3576,13 +3576,22 @@ def provenance(item: Item) -> str:
     return "manual capture" if system == "manual" else f"{system} {ref}".strip()
 
 
-def entry_lines(item: Item) -> list[str]:
+def anchor(*names: str) -> str:
+    """A name to link to: the same for the same names, and no other has it."""
+    plain = "-".join(re.sub(r"[^a-z0-9]+", "-", name.casefold()).strip("-") for name in names)
+    exact = plain == "-".join(names)
+    return plain if exact else f"{plain}-{digest(*names)[:6]}".lstrip("-")
+
+
+def entry_lines(item: Item, newest: float = -math.inf) -> list[str]:
+    """One item of the page; `newest` is the latest moment that the page knows of."""
     first, _, more = item.content.strip().partition("\n")
     times = f"recalls {item.trust.recalls}"
     promoted = item.promoted_at or (item.last_verified if item.scope != "local" else "")
-    facts = [item.kind, provenance(item), times, f"promoted {promoted[:10]}" if promoted else ""]
+    dates = [f"promoted {promoted[:10]}" if promoted else "", checked_when(item, promoted, newest)]
+    facts = [item.kind, provenance(item), times, *dates]
     lines = [
-        f"- **{escaped(one_line(first))}**\\",
+        f'- <a id="{anchor(item.id)}"></a>**{escaped(one_line(first))}**\\',
         f"  {' · '.join(escaped(one_line(fact)) for fact in facts if fact)}",
     ]
     told = [
@@ -3600,29 +3609,49 @@ def entry_lines(item: Item) -> list[str]:
     return lines
 
 
+STALE = 180 * 86_400.0  # seconds without a check after which the page marks an item
+
+
+def checked_when(item: Item, promoted: str, newest: float) -> str:
+    """When a promoted item was last checked, where that says more than its promotion."""
+    if item.scope == "local":
+        return ""
+    if newest - verified_order(item) > STALE:
+        return f"not verified since {item.last_verified[:10]}" if item.last_verified else ""
+    return f"verified {item.last_verified[:10]}" if item.last_verified[:10] > promoted[:10] else ""
+
+
 def knowledge_page(documents: Mapping[Scope, Document]) -> str:
-    """KNOWLEDGE.md: by scope, then project, then summary."""
+    """KNOWLEDGE.md: contents, then items by scope, project, kind and summary. What is stale is
+    judged by the newest date on the page itself, so that the page only changes with its items."""
+    contents: list[str] = []
+    body: list[str] = []
+    shown = [item for document in documents.values() for item in document.items if item.active]
+    dates = (instant(date) for item in shown for date in (item.updated_at, item.last_verified))
+    newest = max((date.timestamp() for date in dates if date), default=-math.inf)
+    for scope in ("org", "team", "local"):
+        if scope not in documents:
+            continue
+        title = SCOPE_TITLES[scope]
+        contents.append(f"- [{title}](#{scope})")
+        body += ["", f"## {title}"]
+        groups: dict[str, list[Item]] = {}
+        for item in sorted(documents[scope].items, key=lambda item: item.project):
+            if item.active:
+                groups.setdefault(item.project, []).append(item)
+        for project, group in groups.items():
+            name, place = escaped(one_line(project)) or "no project", anchor(scope, project)
+            contents.append(f"  - [{name}](#{place}) ({len(group)})")
+            body += ["", f'<a id="{place}"></a>', "", f"### {name}", ""]
+            for item in sorted(group, key=lambda i: (i.kind, i.content.casefold(), i.id)):
+                body += entry_lines(item, newest)
+        body += [] if groups else ["", "Nothing yet."]
     lines = [
         "# Knowledge",
         "",
         "Written by cambium from knowledge.json; edits here are overwritten.",
     ]
-    for scope in ("org", "team", "local"):
-        items = (
-            [item for item in documents[scope].items if item.active] if scope in documents else []
-        )
-        if scope in documents:
-            lines += ["", f"## {SCOPE_TITLES[scope]}"]
-        for project in sorted({item.project for item in items}):
-            lines += ["", f"### {escaped(one_line(project)) or 'no project'}", ""]
-            group = sorted(
-                (i for i in items if i.project == project),
-                key=lambda i: (i.kind, i.content.casefold(), i.id),
-            )
-            for item in group:
-                lines += entry_lines(item)
-        lines += ["", "Nothing yet."] if scope in documents and not items else []
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *contents, *body]) + "\n"
 
 
 def org_pages(document: Document) -> dict[str, str]:

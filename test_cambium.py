@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import difflib
 import hashlib
 import http.server
 import importlib.metadata
@@ -3943,16 +3944,36 @@ def test_a_copy_that_was_retired_above_stays_retired():
 # ── Pages ───────────────────────────────────────────────────────────────────
 
 
+def page_of(**documents: cambium.Document) -> str:
+    """The page without its anchors."""
+    return re.sub(
+        r'(?:<a id="[a-z0-9-]*"></a>\n\n|<a id="[a-z0-9-]*"></a>)',
+        "",
+        page_with_anchors(**documents),
+    )
+
+
+def page_with_anchors(**documents: cambium.Document) -> str:
+    return cambium.knowledge_page(documents)
+
+
 def test_the_page_groups_by_scope_and_then_by_project():
     documents = {
         "local": document(note("k-1", "Local fact")),
         "team": document(note("k-2", "Team fact b"), note("k-3", "Team fact a")),
         "org": document(note("k-4", "Rule two"), note("k-5", "Rule one", project="estuary")),
     }
-    page = cambium.knowledge_page(documents)
-    shown = [line.rstrip("\\") for line in page.splitlines() if line.startswith(("#", "- "))]
+    page = page_of(**documents)
+    shown = [line.rstrip("\\") for line in page.splitlines() if line.startswith(("#", "-", "  -"))]
     assert shown == [
         "# Knowledge",
+        "- [Org](#org)",
+        "  - [estuary](#org-estuary) (1)",
+        "  - [heronry](#org-heronry) (1)",
+        "- [Team](#team)",
+        "  - [heronry](#team-heronry) (2)",
+        "- [Local](#local)",
+        "  - [heronry](#local-heronry) (1)",
         "## Org",
         "### estuary",
         "- **Rule one**",
@@ -4007,11 +4028,59 @@ def test_an_entry_shows_its_body_reason_example_and_premise():
         example="Here.",
         valid_while="while on 14",
     )
-    page = cambium.knowledge_page({"local": document(item)})
+    page = page_of(local=document(item))
     assert page.endswith(
         "- **First line.**\\\n  note · manual capture · recalls 0\n\n  Second line.\n\n  Third.\n"
         "\n  Why: Because.\n\n  For example: Here.\n\n  While: while on 14\n"
     )
+
+
+def test_every_link_of_the_contents_leads_to_one_place_of_its_own():
+    names = ["heronry", "Heronry", "heron-ry", "heron ry", "", "<b>", "日本", "org"]
+    documents = {
+        scope: document(*(note(f"k-{n}", project=name) for n, name in enumerate(names)))
+        for scope in ("org", "team")
+    }
+    page = page_with_anchors(**documents)
+    links, places = re.findall(r"\(#([^)]*)\)", page), re.findall(r'<a id="([^"]*)"', page)
+    headings = ["org", "team"]
+    assert sorted({*links}) == sorted(links)
+    assert {*links} <= {*places, *headings}
+    assert len(places) == len({*places}) + len(names)  # an item's own: once in either scope
+
+
+def test_an_item_has_an_anchor_that_its_text_and_its_place_do_not_change():
+    pages = [
+        page_with_anchors(team=document(note("k-1", text), *others))
+        for text, others in (("One", ()), ("Two", (note("k-0", "A"), note("k-2", "Z"))))
+    ]
+    assert all('- <a id="k-1"></a>**' in page for page in pages)
+
+
+def test_a_changed_item_changes_only_its_own_lines():
+    known = [note(f"k-{n}", f"Rule {n}") for n in range(20)]
+    before = page_with_anchors(org=document(*known)).splitlines()
+    known[7] = cambium.replace(known[7], content="Rule 7, restated")
+    after = page_with_anchors(org=document(*known)).splitlines()
+    changed = [line for line in difflib.ndiff(before, after) if line[0] in "+-"]
+    assert len(changed) == 2
+
+
+@pytest.mark.parametrize(
+    ("checked", "mark"),
+    [
+        ("2026-08-04T00:00:00+00:00", "verified 2026-08-04"),
+        ("2026-08-03T00:00:00+00:00", ""),
+        ("2026-01-01T00:00:00+00:00", "not verified since 2026-01-01"),
+    ],
+)
+def test_the_page_says_when_an_item_was_checked_and_marks_what_nobody_checks(checked, mark):
+    at = "2026-08-03T09:15:00+00:00"
+    item = note("k-1", scope="org", last_verified=checked, promoted_at=at)
+    newest = note("k-2", "Newest", scope="org", updated_at=at, last_verified=at, promoted_at=at)
+    page = page_of(org=document(item, newest))
+    line = page.splitlines()[page.splitlines().index("- **Bound every queue.**\\") + 1]
+    assert line.partition(" · promoted 2026-08-03")[2] == (f" · {mark}" if mark else "")
 
 
 def test_deprecated_items_are_not_on_the_page():
@@ -4056,7 +4125,7 @@ HOSTILE = [
 @pytest.mark.parametrize(("text", "shown"), HOSTILE)
 def test_hostile_text_is_shown_and_never_comes_to_life(text, shown):
     item = note("k-1", f"Title\n{text}", why=text, example=text, valid_while=text)
-    page = cambium.knowledge_page({"org": document(item)})
+    page = page_of(org=document(item))
     entry = page[page.index("- **Title") :].splitlines()
     bodies = [line.removeprefix("  ") for line in entry[3::2]]
     assert bodies == [shown, f"Why: {shown}", f"For example: {shown}", f"While: {shown}"]
@@ -4076,9 +4145,10 @@ def test_hostile_names_stay_in_their_place():
         kind="k\n- y",
         source=cambium.Source("s\n# z", "r`"),
     )
-    lines = cambium.knowledge_page({"org": document(item)}).splitlines()
+    lines = page_of(org=document(item)).splitlines()
     assert [line for line in lines if line.startswith(("#", "-"))] == [
         "# Knowledge",
+        "- [Org](#org)",
         "## Org",
         "### p # x &lt;b&gt;",
         "- **a**\\",
@@ -6004,7 +6074,7 @@ def test_a_page_too_long_for_an_answer_is_kept_in_a_file(team):
     told = cambium.export_markdown("local")
     assert len(told["markdown"]) < 21_000
     page = Path(told["path"]).read_text(encoding="utf-8")
-    assert page.count("\n- **fact ") == 200
+    assert page.count("</a>**fact ") == 200
     assert git(team.ana, "status", "--porcelain") == ""
 
 
