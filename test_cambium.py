@@ -4382,7 +4382,7 @@ def test_a_result_of_recall_carries_the_keys_of_the_contract(team):
         "Bound every queue.", "true everywhere", valid_while="while it rains", tags="a"
     )
     cambium.promote(item_id, to_scope="org", org_content="Bound queues and pools.")
-    [result] = cambium.recall("queue pool")["results"]
+    [result] = cambium.recall("queues pools")["results"]
     assert picked(result, "scope", "id", "type", "kind", "content", "why", "tags", "project") == {
         "scope": "org",
         "id": item_id,
