@@ -4255,7 +4255,7 @@ def recall(
     confident = bool(hits) and hits[0].relevance >= FLOOR
     if confident and not past:
         at.scopes.credit((hit.scope, hit.item.id) for hit in hits[:most] if hit.relevance >= FLOOR)
-    shown = hits[:most] if confident else hits[:3]
+    shown = hits[:most]
     left = sum(hit.relevance >= FLOOR for hit in hits[most:]) if confident else 0
     pending = {s: at.scopes.pending(s) for s in documents}
     return lean(
