@@ -46,10 +46,13 @@ import stat
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 import unicodedata
 import uuid
+import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -124,18 +127,34 @@ def a_list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def file_bytes(path: Path, most: int = 2**31) -> bytes:
-    """What a regular file of bounded size holds; a pipe or a device would keep us waiting. Raises
+def open_plain(path: Path, flags: int) -> int:
+    """A handle on a regular file that is no link: what a cloned repository brings along may lead
+    anywhere, or keep us waiting. Raises OSError."""
+    careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        handle = os.open(path, flags | careful, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO) or os.path.islink(path):
+            raise OSError(errno.EINVAL, "is not a regular file", str(path)) from error
+        raise
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return handle
+    os.close(handle)
+    raise OSError(errno.EINVAL, "is not a regular file", str(path))
+
+
+def file_bytes(path: Path, most: int = 2**31, *, follow: bool = False) -> bytes:
+    """What a regular file of bounded size holds; links only lead on with `follow`. Raises
     OSError."""
     try:
-        seen = os.stat(path)
+        place = Path(os.path.realpath(path)) if follow else path
+        with open(open_plain(place, os.O_RDONLY), "rb") as file:
+            content = file.read(most + 1)
     except ValueError as error:
         raise OSError(errno.EINVAL, str(error), str(path)) from error
-    if not stat.S_ISREG(seen.st_mode):
-        raise OSError(errno.EINVAL, "is not a regular file", str(path))
-    if seen.st_size > most:
+    if len(content) > most:
         raise OSError(errno.EFBIG, f"is larger than {most >> 20} MiB", str(path))
-    return path.read_bytes()
+    return content
 
 
 def from_json_text(text: str | bytes) -> Any:
@@ -315,7 +334,7 @@ def setup_call(repo: str = "", agent: str = "", **more: str) -> str:
 def read_config_file(path: str) -> tuple[dict[str, str], str]:
     """Settings kept in the file as text, and what is wrong with it (or nothing)."""
     try:
-        loaded = from_json_text(file_bytes(Path(path)))
+        loaded = from_json_text(file_bytes(Path(path), follow=True))
     except FileNotFoundError:
         return {}, ""
     except (OSError, ValueError) as error:
@@ -423,7 +442,7 @@ MACHINE = (
     "maintenance.auto=false", "core.fsmonitor=false", "core.quotePath=false", "color.ui=false",
     "core.sparseCheckout=false", "advice.objectNameWarning=false", "log.showSignature=false",
     "fetch.recurseSubmodules=false", "push.recurseSubmodules=no", "fetch.writeCommitGraph=false",
-    "fetch.prune=false", "fetch.pruneTags=false", "push.followTags=false",
+    "fetch.prune=false", "fetch.pruneTags=false", "push.followTags=false", "core.splitIndex=false",
 )  # fmt: skip
 
 
@@ -446,8 +465,8 @@ class Ran:
     @property
     def words(self) -> str:
         """What the program said went wrong, without its boilerplate."""
-        noise = ("hint:", "To ", "Done", "remote: \n")
-        lines = [line.strip() for line in self.err.splitlines() if not line.startswith(noise)]
+        noise = re.compile(r"hint:|To \S+$|Done$|remote:\s*$")
+        lines = [line.strip() for line in self.err.splitlines() if not noise.match(line)]
         return "; ".join(line for line in lines if line) or f"exit code {self.code}"
 
 
@@ -601,25 +620,35 @@ class Git:
     def remote_url(self, remote: str) -> str:
         return without_credentials(self.ask("config", "--get", f"remote.{remote}.url").out)
 
-    def default_branch(self, remote: str) -> str:
-        """The remote's default branch: as last seen, else as it says now, else the clone's own."""
+    def seen_default_branch(self, remote: str) -> str:
+        """The remote's default branch as last seen, or empty."""
         prefix = f"refs/remotes/{remote}/"
         seen = self.ask("symbolic-ref", "--quiet", f"{prefix}HEAD").out
-        if seen.startswith(prefix):
-            return seen[len(prefix) :]
+        return seen[len(prefix) :] if seen.startswith(prefix) else ""
+
+    def default_branch(self, remote: str, *, now: bool = False) -> str:
+        """The remote's default branch: as last seen, else (or with `now`) as it says, else the
+        clone's own."""
+        seen = self.seen_default_branch(remote)
+        if seen and not now:
+            return seen
         told = re.match(
             r"ref: refs/heads/(\S+)\s+HEAD",
             self.network("ls-remote", "--symref", remote, "HEAD").out,
         )
-        return told[1] if told else self.ask("symbolic-ref", "--short", "HEAD").out or "main"
+        return (
+            told[1] if told else seen or self.ask("symbolic-ref", "--short", "HEAD").out or "main"
+        )
 
     def identity(self, fallback: str) -> dict[str, str]:
         """Who commits: the user where git knows one, else `fallback`."""
-        if self.ask("-c", "user.useConfigOnly=true", "var", "GIT_AUTHOR_IDENT"):
+        only = ("-c", "user.useConfigOnly=true", "var")
+        if self.ask(*only, "GIT_AUTHOR_IDENT") and self.ask(*only, "GIT_COMMITTER_IDENT"):
             return {}
         slug = re.sub(r"[^a-z0-9]+", "-", fallback.casefold()).strip("-") or "agent"
         plain = fallback if re.search(r"\w", fallback) else slug  # git wants a letter in a name
-        name = os.environ.get("GIT_COMMITTER_NAME") or plain
+        given = os.environ.get("GIT_COMMITTER_NAME", "")
+        name = given if re.search(r"\w", given) else plain
         email = os.environ.get("GIT_COMMITTER_EMAIL") or f"{slug}@cambium.invalid"
         return {
             f"GIT_{role}_{part}": value
@@ -668,18 +697,25 @@ def located(path: str, _identity: tuple[int, int]) -> Place:
         raise CambiumError(
             f"{path} {why}", fix="give the path of a git clone with files checked out"
         )
-    lines = ran.out.split("\n")
+    lines = os.fsdecode(ran.raw).rstrip("\n").split("\n")
     if len(lines) != 3:
         raise CambiumError(f"{path!r} has a line break in it", fix="give the clone a plain path")
     top, own, common = map(Path, lines)
-    if own == common:
+    if common == top / ".git":
         return Place(top, top, common)
-    # A linked worktree. Beside a bare repository there is no main one: the git dir holds the store.
     shared = Git(common, extra={"GIT_DIR": str(common)})
     named = shared.ask("config", "core.worktree").out  # a submodule names its own
     bare = shared.ask("config", "--type=bool", "core.bare").out == "true"
-    main = Path(common, named or os.pardir).resolve()
-    return Place(top, common if bare or not (named or common.name == ".git") else main, common)
+    return placed(top, own, common, named=named, bare=bare)
+
+
+def placed(top: Path, own: Path, common: Path, *, named: str, bare: bool) -> Place:
+    """A checkout whose git directory is elsewhere: a linked worktree, a submodule, or a clone with
+    a separate git directory. Where that has no main checkout of its own, it holds the store."""
+    if own == common and named:
+        return Place(top, top, common)
+    apart = bare or not (named or common.name == ".git")
+    return Place(top, common if apart else Path(common, named or os.pardir).resolve(), common)
 
 
 def located_by_files(path: str) -> Place:
@@ -698,12 +734,10 @@ def located_by_files(path: str) -> Place:
     bare = re.search(r"(?mi)^\s*bare\s*=\s*true", settings)
     if own == common and bare:
         raise CambiumError(f"{top} is a bare repository", fix="give a clone with files checked out")
-    if own == common:
+    if common == mark:
         return Place(top, top, common)
     named = re.search(r"(?m)^\s*worktree\s*=\s*(.+?)\s*$", settings)
-    main = Path(common, named[1] if named else os.pardir).resolve()
-    apart = bare or not (named or common.name == ".git")
-    return Place(top, common if apart else main, common)
+    return placed(top, own, common, named=named[1] if named else "", bare=bool(bare))
 
 
 def pull_request(git: Git, *, head: str, base: str, title: str, body: str) -> str:
@@ -777,7 +811,7 @@ def unmangled(text: str) -> str:
 
 
 class Secret(NamedTuple):
-    """One kind of secret: `group` 1 of the pattern is what is taken out."""
+    """One kind of secret: the group of the pattern that matched is what is taken out."""
 
     kind: str
     pattern: re.Pattern[str]
@@ -788,6 +822,16 @@ NAMED = (
     r"|access[ _-]?key|private[ _-]?key|credentials?)"
 )
 PEM = r"PRIVATE KEY(?: BLOCK)?-----"
+# What a name may go on with and still name a secret: not one that says it is about another thing.
+GOES_ON = (
+    r"(?!_(?:name|names|count|id|ids|hash|path|file|url|uri|type|length|limit|ttl|policy|field)\b)"
+    r"(?:_[A-Za-z0-9]{1,30}){0,4}"
+)
+# Values that only point elsewhere: a member, a path, a call.
+POINTS = (
+    r"(?!(?:[A-Za-z_]\w{0,60}\.){1,6}[A-Za-z_]\w{0,60}(?![\w.+/=-])"
+    r"|[~.]{0,2}/|[A-Za-z_]\w{0,60}[(\[])"
+)
 SECRETS = tuple(
     Secret(kind, re.compile(pattern))
     for kind, pattern in (
@@ -801,11 +845,28 @@ SECRETS = tuple(
         ("api-key", r"(?<![\w.-])(sk-(?=[A-Za-z._-]{0,200}\d)[A-Za-z0-9._-]{19,}[A-Za-z0-9_-])"),
         ("google-api-key", r"\b(AIza[A-Za-z0-9_-]{35}|ya29\.[A-Za-z0-9_-]{20,})"),
         ("package-token", r"\b(npm_[A-Za-z0-9]{36}|pypi-[A-Za-z0-9_-]{40,}|hf_[A-Za-z0-9]{30,})"),
+        ("sendgrid-key", r"\b(SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,})"),
+        ("vault-token", r"\b(hv[sbr]\.[A-Za-z0-9_-]{20,})"),
+        ("cloud-token", r"\b(do[opr]_v1_[a-f0-9]{40,}|dckr_pat_[A-Za-z0-9_-]{20,})"),
+        ("twilio-key", r"\b(SK[0-9a-f]{32})\b"),
+        ("bot-token", r"\b(\d{8,10}:AA[A-Za-z0-9_-]{32,})"),
+        ("shop-token", r"\b(shp(?:at|ca|pa|ss)_[a-fA-F0-9]{32})"),
+        ("account-key", r"(?i)\bAccountKey\s{0,3}=\s{0,3}([A-Za-z0-9+/]{40,}={0,2})"),
+        (
+            "netrc-password",
+            r"(?i)\bmachine\s{1,9}\S{1,99}\s{1,9}login\s{1,9}\S{1,99}\s{1,9}"
+            r"password\s{1,9}(\S{4,})",
+        ),
+        (
+            "curl-password",
+            r"\bcurl\b[^\n|;]{0,200}?\s(?:-u|--user)[\s=]{0,3}['\"]?[^\s:'\"]{1,99}:"
+            r"((?![$<{])[^\s'\"]{4,})",
+        ),
         ("jwt", r"(?<![\w-])(eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,})"),
         (
             "url-password",
             r"(?i)(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,20}://[^\s/:@]{0,100}:"
-            r"((?![<${*\[]|x{3,}|password@|\.\.\.)[^\s/@]{3,500})@",
+            r"((?![<${*\[]|x{3,}|password@|\.\.\.)[^\s/@]{1,200}(?:@[^\s/@]{1,200}){0,3})(?<!:\S)(?<!:\S\S)@",
         ),
         (
             "bearer-token",
@@ -814,10 +875,27 @@ SECRETS = tuple(
         ),
         (
             "assigned-secret",
-            rf"(?i)(?:{NAMED}|(?<=_)pass)s?(?:_[A-Za-z0-9]{{1,30}}){{0,4}}[\"']?"
-            r"\s{0,9}[:=]\s{0,9}[\"']?"
+            rf"(?i)(?:{NAMED}|(?<=_)pass)s?{GOES_ON}[\"']?"
+            rf"\s{{0,9}}[:=]\s{{0,9}}[\"']?{POINTS}"
             r"((?=[^\s\"',;\d]{0,200}\d)(?=[^\s\"',;A-Za-z]{0,200}[A-Za-z])"
             r"[A-Za-z0-9+/._~!@#$%^&*=-]{8,})",
+        ),
+        (
+            "assigned-secret",  # as in a file of environment variables
+            r"\b(?:[A-Z0-9]{1,30}_){0,6}(?:PASSWORD|PASSWD|PASSPHRASE|SECRET|TOKEN|API_KEY)="
+            r"[\"']?((?!(?i:your|example|change|placeholder|secret|password|redacted|x{3}))"
+            rf"{POINTS}[A-Za-z0-9+/_~!@#%^&*-]{{12,}})",
+        ),
+        (
+            "assigned-secret",
+            r"(?i)\b(?:password|passwd|passphrase|pwd)[\"']?\s{0,9}[:=]\s{0,9}"
+            r"(?:[\"']((?=[^\"'\n]{0,99}\d)[^\"'\n<${]{8,99})(?=[\"'])|(\d{8,40})\b)",
+        ),
+        (
+            "aws-secret-key",
+            r"(?i)(?:AKIA|ASIA|aws|redacted:aws-access-key)[^\n]{0,60}?"
+            r"(?<![A-Za-z0-9/+=])((?=[a-z0-9/+]{0,39}\d)(?=[a-z0-9/+]{0,39}[a-z])[A-Za-z0-9/+]{40})"
+            r"(?![A-Za-z0-9/+=])",
         ),
         ("hex-key", rf"(?i)\b{NAMED}\b[^\n0-9a-f]{{1,24}}?\b([0-9a-f]{{32,}})\b"),
     )
@@ -825,13 +903,23 @@ SECRETS = tuple(
 
 
 TRIGGERS = re.compile(
-    r"(?i)private key|a[ks]ia|gh[pousr]_|github_pat_|gl\w{2,4}-|xox|xapp-|hooks\.slack|[sr]k_|sk-"
-    rf"|aiza|ya29|npm_|pypi-|hf_|eyj|://|bearer|basic|_pass|{NAMED}"
+    r"(?i)private key|a[ks]ia|aws|sg\.|hv[sbr]\.|_v1_|dckr_|shp|accountkey|machine|curl|:aa"
+    r"|sk[0-9a-f]{8}|gh[pousr]_|github_pat_|gl\w{2,4}-|xox|xapp-|hooks\.slack|[sr]k_|sk-|aiza|ya29"
+    rf"|npm_|pypi-|hf_|eyj|://|bearer|basic|_pass|{NAMED}"
 )
 
 
 def redact(text: str) -> tuple[str, tuple[str, ...]]:
-    """Text without what looks like a secret, and the kinds that were taken out."""
+    """Text without what looks like a secret, and the kinds that were taken out. One spelt in other
+    forms of its letters is found too; the text then comes back in the usual ones."""
+    if not text.isascii():
+        usual = unicodedata.normalize("NFKC", text)
+        if usual != text and redact_usual(text)[1] == () != (found := redact_usual(usual))[1]:
+            return found
+    return redact_usual(text)
+
+
+def redact_usual(text: str) -> tuple[str, tuple[str, ...]]:
     if not TRIGGERS.search(text):
         return text, ()
     kinds = []
@@ -839,8 +927,9 @@ def redact(text: str) -> tuple[str, tuple[str, ...]]:
         mark = f"[redacted:{kind}]"
 
         def cut(match: re.Match[str], mark: str = mark) -> str:
-            whole, start = match[0], match.start(1) - match.start()
-            return whole[:start] + mark + whole[start + len(match[1]) :]
+            whole, group = match[0], match.lastindex or 1
+            start = match.start(group) - match.start()
+            return whole[:start] + mark + whole[start + len(match[group]) :]
 
         text, hits = pattern.subn(cut, text)
         kinds += [kind] * bool(hits)
@@ -882,7 +971,7 @@ def cleaned(value: Any, kinds: set[str]) -> Any:
         return {cleaned(str(key), kinds): cleaned(inner, kinds) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [cleaned(inner, kinds) for inner in value]
-    return value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def instant(value: object) -> datetime | None:
@@ -920,7 +1009,7 @@ def split_tags(tags: object) -> tuple[str, ...]:
     if isinstance(tags, str):
         tags = tags.split(",") if "," in tags else tags.split()
     listed = tags if isinstance(tags, (list, tuple)) else ()
-    words = (" ".join(tag.split()) for tag in listed if isinstance(tag, str))
+    words = (" ".join(HIDDEN.sub("", tag).split()) for tag in listed if isinstance(tag, str))
     return tuple(dict.fromkeys(word for word in words if word))
 
 
@@ -1113,7 +1202,9 @@ class Item:
     @property
     def origin(self) -> tuple[str, str, str] | None:
         """What two copies of one source share, or None for an item without a source of its own."""
-        return (self.source.system, self.source.ref, self.project) if self.source.ref else None
+        ref, record = self.source.ref, self.source.rest.get("record")
+        named = f"{ref}#{record}" if record else ref  # an import's id says little by itself
+        return (self.source.system, named, self.project) if ref else None
 
     @property
     def merged(self) -> list[str]:
@@ -1170,6 +1261,7 @@ def shorten(text: str, most: int = 4_000) -> str:
 class Entry:
     """One element of `items`: its exact bytes; what they say is read when asked for."""
 
+    DEEPEST = 64
     NAMED = re.compile(rb'\s*\{\s*"id": "([!#-\[\]-~]+)"')
 
     def __init__(self, raw: object = None, text: bytes = b"") -> None:
@@ -1202,15 +1294,24 @@ class Entry:
     def item(self) -> Item | None:
         """The Item, or None for an element that is not one: it is kept, skipped and counted."""
         try:
-            return Item.from_json(self.raw)
+            return Item.from_json(self.raw) if within(self.raw, self.DEEPEST) else None
         except ValueError:
             return None
 
 
+def within(value: object, depth: int) -> bool:
+    """True when no object or list in a value is nested deeper than this."""
+    if isinstance(value, (dict, list)):
+        inner = value.values() if isinstance(value, dict) else value
+        return depth > 0 and all(within(each, depth - 1) for each in inner)
+    return True
+
+
 def laid_out(value: object, margin: int) -> bytes:
-    """JSON with indent 2, every line `margin` columns further in."""
+    """JSON with indent 2, every line `margin` columns further in; on one line if nested deep."""
     space = " " * margin
-    text = space + json.dumps(value, indent=2, ensure_ascii=False).replace("\n", "\n" + space)
+    indent = 2 if within(value, 200) else None  # the indenting encoder gives up before the parser
+    text = space + json.dumps(value, indent=indent, ensure_ascii=False).replace("\n", "\n" + space)
     return text.encode("utf-8", "backslashreplace")  # in JSON, a lone surrogate's escape is itself
 
 
@@ -1244,6 +1345,8 @@ class Document:
         whole = from_json_text(text)
         if not isinstance(whole, dict) or not isinstance(whole.get("items"), list):
             raise ValueError('it is not an object with a list under "items"')
+        if text.count(b'\n  "items":') > 1:
+            raise ValueError("it has two lists of items")
         rest = {key: value for key, value in whole.items() if key != "items"}
         return cls(map(Entry, whole["items"]), rest)
 
@@ -1254,6 +1357,8 @@ class Document:
         if not foot or not body.startswith(cls.HEAD):
             raise ValueError("not in our layout")
         rest = from_json_text(b"{" + tail.lstrip(b",\n "))
+        if "items" in rest:
+            raise ValueError("not in our layout")
         old = {entry.text: entry for entry in known.entries.values()} if known else {}
         entries = []
         for piece in body[len(cls.HEAD) :].split(cls.NEXT):
@@ -1379,22 +1484,25 @@ def signature(*paths: Path) -> tuple[object, ...]:
     for path in paths:
         try:
             seen = os.stat(path)
-            found.append((seen.st_mtime_ns, seen.st_size, seen.st_ino))
-        except OSError:
+            found.append((seen.st_mtime_ns, seen.st_ctime_ns, seen.st_size, seen.st_ino))
+        except (FileNotFoundError, NotADirectoryError):
             found.append(None)
+        except OSError as error:
+            found.append(error.errno)
     return tuple(found)
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file durably: a reader, or a crash, sees the old bytes or the new ones."""
-    path = path.resolve()  # a linked file stays a link
+def write_atomically(path: Path, content: bytes, *, follow: bool = False) -> None:
+    """Replace a file durably: a reader, or a crash, sees the old bytes or the new ones. A link is
+    replaced itself, or with `follow` stays one."""
+    path = path.resolve() if follow else path
     name = path.with_name(f"{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
     try:
         with open(name, "xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        if path.exists():
+        if path.exists() and not path.is_symlink():
             shutil.copymode(path, name)
         replace_file(name, path)
     except BaseException:
@@ -1425,10 +1533,8 @@ def locked(path: Path, wait: float = 30) -> Iterator[None]:
     """Hold the lock file at `path`: alone among threads, processes and linked worktrees. The
     system drops the lock of a process that dies. Raises CambiumError after `wait` seconds."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(
-            path, os.O_RDWR | os.O_CREAT, 0o666
-        )  # a fresh handle, so threads exclude each other
+        path.parent.mkdir(exist_ok=True)
+        handle = open_plain(path, os.O_RDWR | os.O_CREAT)  # a fresh one: threads exclude each other
     except OSError as error:
         raise CambiumError(
             f"cannot write {path}: {error.strerror}", fix=f"make {path.parent} writable"
@@ -1506,13 +1612,17 @@ class UsageLog:
         lines = credit_lines(credits)
         alone = locked(self.home / "usage.lock", wait=0.5)
         if lines:
-            with contextlib.suppress(OSError, CambiumError), alone, open(self.path, "a+b") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
-                torn = file.read(1) not in (b"", b"\n")  # a writer died within its line
-                file.write(b"\n" * torn + lines)
+            with contextlib.suppress(OSError, CambiumError), alone:
+                handle = open_plain(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+                with open(handle, "r+b", buffering=0) as file:
+                    file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+                    torn = file.read(1) not in (b"", b"\n")  # a writer died within its line
+                    file.write(b"\n" * torn + lines)
 
     def batches(self) -> list[Path]:
-        return sorted(self.home.glob(f"{self.name}-*.jsonl"))
+        """The batches on disk; a link or a device by such a name is none."""
+        found = sorted(self.home.glob(f"{self.name}-*.jsonl"))
+        return [path for path in found if path.is_file() and not path.is_symlink()]
 
     def pending(self) -> list[Credit]:
         """Recalls that the store does not count yet; what was read before is not read again."""
@@ -1522,7 +1632,7 @@ class UsageLog:
 
     def tail(self, path: Path) -> tuple[bytes, int, list[Credit]] | None:
         """How a log begins, how far it is read, and its credits so far."""
-        with contextlib.suppress(OSError), open(path, "rb") as file:
+        with contextlib.suppress(OSError), open(open_plain(path, os.O_RDONLY), "rb") as file:
             head = file.read(40)  # the first line's id: a log that was begun anew has another
             old, at, credits = self.seen.get(path) or (head, 0, [])
             if old != head:
@@ -1537,7 +1647,7 @@ class UsageLog:
         if self.path.exists():
             with locked(self.home / "usage.lock"), contextlib.suppress(FileNotFoundError):
                 os.replace(self.path, self.home / f"{self.name}-{uuid.uuid4().hex[:12]}.jsonl")
-        return [Batch(path, tuple(read_credits(path.read_bytes()))) for path in self.batches()]
+        return [Batch(path, tuple(read_credits(file_bytes(path)))) for path in self.batches()]
 
     def place(self, name: str, credits: Iterable[Credit]) -> None:
         """Lay a batch down under a name. The same again changes nothing, and a batch whose name a
@@ -1608,6 +1718,14 @@ class LocalStore:
 
     def read(self) -> Document:
         """The document on disk. A file that cannot be read is an empty one with a `problem`."""
+        try:
+            return self.newest()
+        except OSError as error:
+            return Document(problem=f"{self.path}: {error.strerror}")
+
+    def newest(self) -> Document:
+        """The document on disk, with a `problem` where its bytes are none. Raises OSError where
+        they cannot be read now: that says nothing about the document."""
         mark, document = self.seen
         newest = signature(self.path)
         if newest != mark:
@@ -1616,19 +1734,19 @@ class LocalStore:
         return document
 
     def parsed(self, known: Document) -> Document:
+        content = b""
         try:
-            return Document.parse(file_bytes(self.path), known)
+            content = file_bytes(self.path)
+            return Document.parse(content, known)
         except FileNotFoundError:
             return Document()
-        except OSError as error:
-            return Document(problem=f"{self.path}: {error.strerror}")
         except ValueError as error:
-            held = self.held(known)
+            held = self.held(known, content)
             return Document(problem=f"{self.path} is damaged: {error}; {held}")
 
-    def held(self, known: Document) -> str:
+    def held(self, known: Document, content: bytes) -> str:
         """What a damaged file held, as far as it can be told."""
-        readable = sum(1 for _ in salvaged(file_bytes(self.path)))
+        readable = sum(1 for _ in salvaged(content))
         back = f'import_memory("cambium", path="{self.path}") takes them back'
         last = f"its last good version had {len(known.items)} items, " if known.entries else ""
         return f"{last}{readable} can still be read: {back}"
@@ -1655,17 +1773,22 @@ class LocalStore:
 
     def sound(self) -> Document:
         """The document, for a write. Damaged bytes are moved aside first and never overwritten."""
-        document = self.read()
+        try:
+            document = self.newest()
+        except OSError as error:
+            what = f"cannot read {self.path}: {error.strerror}"
+            raise CambiumError(what, fix=f"make {self.path} readable and writable") from error
         if not document.problem:
             return document
-        if not os.access(self.path, os.R_OK):
-            raise CambiumError(
-                f"cannot read {document.problem}", fix=f"make {self.path} readable and writable"
-            )
         aside = self.path.with_name(f"knowledge.json.corrupt-{now():%Y%m%dT%H%M%S%fZ}")
         os.replace(self.path, aside)
         log.error("%s; kept as %s", document.problem, aside)
-        return self.read()
+        return self.newest()
+
+    def set_aside(self) -> list[str]:
+        """What to say of damaged files that were moved aside, until somebody takes them away."""
+        back = 'import_memory("cambium", path) takes back what it can; then remove it'
+        return [f"a damaged store was kept as {path}: {back}" for path in self.damaged_copies()]
 
     def damaged_copies(self) -> list[Path]:
         return sorted(self.home.glob("knowledge.json.corrupt-*"))
@@ -1719,6 +1842,8 @@ def add_line(path: Path, line: str) -> bool:
     """Append a line unless a spelling of it is there; the rest stays byte for byte."""
     if has_line(path, line):
         return False
+    if path.is_symlink():
+        raise OSError(errno.EINVAL, "is a link", str(path))
     old = path.read_bytes() if path.exists() else b""
     end = b"\r\n" if b"\r\n" in old else b"\n"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -1906,7 +2031,7 @@ class BranchStore:
     def fetches(self) -> Json:
         """When the branch was last fetched, when and why that failed; shared by processes."""
         try:
-            noted = a_dict(from_json_text(self.clock.read_bytes()))
+            noted = a_dict(from_json_text(file_bytes(self.clock, 2**16)))
         except (OSError, ValueError):
             return {}
         times = {key: noted.get(key) for key in ("ok_at", "failed_at")}
@@ -1921,13 +2046,16 @@ class BranchStore:
         }
         noted = noted if problem else {"ok_at": time.time()}
         with contextlib.suppress(OSError):
-            self.home.mkdir(parents=True, exist_ok=True)
+            self.home.mkdir(exist_ok=True)
             write_atomically(self.clock, json.dumps(noted).encode())
 
+    def left_alone(self) -> bool:
+        """True while a remote that failed is not asked for what can wait."""
+        return 0 <= time.time() - (self.fetches().get("failed_at") or 0) < LEFT_ALONE
+
     def due(self, ttl: float) -> bool:
-        noted, moment = self.fetches(), time.time()
-        failed = 0 <= moment - (noted.get("failed_at") or 0) < LEFT_ALONE
-        return not failed and not 0 <= moment - (noted.get("ok_at") or 0) < ttl
+        fresh = 0 <= time.time() - (self.fetches().get("ok_at") or 0) < ttl
+        return not fresh and not self.left_alone()
 
     def freshness(self) -> Json:
         noted = self.fetches()
@@ -1941,13 +2069,14 @@ class BranchStore:
 
     def refresh(self) -> None:
         """Fetch for readers, unless a writer is fetching anyway."""
-        with contextlib.suppress(CambiumError), locked(self.home / "lock", wait=0):
+        with contextlib.suppress(CambiumError, OSError), locked(self.home / "lock", wait=0):
             self.fetch()
 
     def fetch(self) -> str | None:
         """The tip of the remote's branch now, None where there is none. Raises CambiumError."""
         # The ref is ours and so is the lock we hold: a lock file on it is of a git that died.
-        Path(f"{self.git.common / self.tracking}.lock").unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            Path(f"{self.git.common / self.tracking}.lock").unlink(missing_ok=True)
         spec = f"+refs/heads/{self.branch}:{self.tracking}"
         asked = ("--quiet", "--no-tags", "--no-write-fetch-head", "--refmap=", self.remote, spec)
         ran = self.git.network("fetch", *asked)
@@ -1960,12 +2089,20 @@ class BranchStore:
             )
         if absent and self.base:  # merged and deleted: the next proposal starts afresh
             self.git.ask("update-ref", "-d", self.tracking)
+        if absent and not self.named and self.renamed():
+            return self.fetch()
         if not ran:
             return None
         tip = self.tip()
         if tip:
             self.git.network("cat-file", "-e", f"{tip}:{self.FILE}")  # a partial clone gets it now
         return tip
+
+    def renamed(self) -> bool:
+        """True when the remote now calls its default branch by another name: it is ours then."""
+        name = self.git.default_branch(self.remote, now=True)
+        before, self.branch, self.ref = self.branch, name, ((), None)
+        return name != before
 
     # Writing
 
@@ -2071,7 +2208,7 @@ class BranchStore:
 
     def stage(self, parents: list[str]) -> None:
         """Fill the private index: empty, one commit's tree, or two merged with our files apart."""
-        self.home.mkdir(parents=True, exist_ok=True)
+        self.home.mkdir(exist_ok=True)
         (self.home / "index.lock").unlink(
             missing_ok=True
         )  # of a process that died: we hold our lock
@@ -2114,7 +2251,7 @@ class BranchStore:
                 f"{self.remote} refused the push to {self.branch}: {ran.words}",
                 fix=f"nothing was written; {f'{other} CAMBIUM_TEAM_BRANCH' if clash else fix}",
             )
-        self.git("update-ref", self.tracking, commit)
+        self.git.ask("update-ref", self.tracking, commit)  # it has landed, whatever becomes of this
         self.note()
         return True
 
@@ -2225,11 +2362,27 @@ class OrgStore:
         return problems
 
     def follow(self) -> None:
-        """Fast-forward the org checkout if it is clean and on the default branch; else leave it."""
-        on = self.git.ask("symbolic-ref", "--quiet", "--short", "HEAD").out
-        clean_tree = self.git.ask("status", "--porcelain", "--untracked-files=no")
-        if on == self.trunk.branch and clean_tree and not clean_tree.out:
-            self.git.ask("merge", "--ff-only", "--quiet", self.trunk.tracking)
+        """Fast-forward the org checkout if it is clean and on the default branch; else leave it.
+        No file that git does not track is replaced, ignored ones included."""
+        git, tip = self.git, self.trunk.tip()
+        on = git.ask("symbolic-ref", "--quiet", "--short", "HEAD").out
+        clean_tree = git.ask("status", "--porcelain", "--untracked-files=no")
+        head = git.commit_at("HEAD")
+        if on != self.trunk.branch or not clean_tree or clean_tree.out or not (head and tip):
+            return
+        if head == tip or not git.contains(tip, head):
+            return
+        arrived = git("diff", "--name-only", "-z", "--diff-filter=A", head, tip).split("\0")
+        new = [git.where / name for name in arrived if name]
+        if any(map(os.path.lexists, new)):  # untracked, maybe ignored: the user's all the same
+            return
+        git.ask("update-index", "-q", "--refresh")
+        if git.ask("read-tree", "-m", "-u", head, tip):
+            git.ask("update-ref", "-m", "cambium: fast-forward", "HEAD", tip, head)
+            return
+        log.warning("%s does not follow %s: a file is in the way", git.where, self.trunk.branch)
+        for path in new:  # a filter that failed leaves a file and no index entry
+            path.unlink(missing_ok=True)
 
 
 class Scopes:
@@ -2364,7 +2517,8 @@ class Scopes:
             if self.uncounted("local"):
                 self.local.mutate(lambda document: None, "count recalls")
             since = time.monotonic() - self.delivered_at
-            if network and self.uncounted("team") and since > self.DELIVER_EVERY:
+            late = since > self.DELIVER_EVERY and not self.team.left_alone()
+            if network and late and self.uncounted("team"):
                 self.delivered_at = time.monotonic()
                 self.team.mutate(lambda document: None, message("usage", [], self.config.agent))
         except (CambiumError, OSError) as error:
@@ -2413,7 +2567,7 @@ class Absorbed:
 
     new: list[Item] = field(default_factory=list)
     resynced: list[Json] = field(default_factory=list)
-    duplicates: int = 0
+    known: list[str] = field(default_factory=list)  # keys of what is there and has not changed
 
 
 def digest(*texts: str) -> str:
@@ -2427,14 +2581,14 @@ def from_source(item: Item) -> str:
 
 def absorb(document: Document, marks: str, found: Sequence[Found], moment: datetime) -> Absorbed:
     """Put what was found into a local document: new keys become items, an item whose source changed
-    or retired follows it, the rest are duplicates. `marks` names the list of keys already seen."""
+    or retired follows it, the rest is known. `marks` names the list of keys already seen."""
     imported = a_dict(document.rest.get("imported"))
     seen = {key: None for key in a_list(imported.get(marks)) if isinstance(key, str)}
     copies = {item.origin: item for item in document.items if item.origin}
     done, handled = Absorbed(), set()
     for key, item, retired in Progress.over(found, f"{marks.replace('_', '-')} entries"):
         if key in handled:
-            done.duplicates += 1
+            done.known.append(key)
             continue
         handled.add(key)
         copy = copies.get(item.origin) if item.origin else None
@@ -2444,9 +2598,8 @@ def absorb(document: Document, marks: str, found: Sequence[Found], moment: datet
                 done.resynced.append(
                     {"id": copy.id, "ref": item.source.ref, "change": f"retired: {retired}"}
                 )
-        elif key not in seen:
-            seen[key] = None
-            said = {**item.source.rest, "digest": from_source(item)}
+        elif key not in seen and not copy:
+            said = {"digest": from_source(item), **item.source.rest}
             done.new.append(document.put(replace(item, source=replace(item.source, rest=said))))
         elif copy and copy.active and says_otherwise(copy, item):
             said = {**copy.source.rest, **item.source.rest, "digest": from_source(item)}
@@ -2458,7 +2611,9 @@ def absorb(document: Document, marks: str, found: Sequence[Found], moment: datet
             )
             done.resynced.append({"id": copy.id, "ref": item.source.ref, "change": "updated"})
         else:
-            done.duplicates += 1
+            done.known.append(key)
+        if not retired:
+            seen[key] = None
     document.set("imported", {**imported, marks: list(seen)})
     return done
 
@@ -2827,7 +2982,7 @@ def read_context(ask: Ask) -> Reading:
         reading.warnings.append(f"context-keeper was skipped: no entries in {where}")
     for path in paths:
         try:
-            entries = from_json_text(file_bytes(path))
+            entries = from_json_text(file_bytes(path, follow=True))
             if not isinstance(entries, list):
                 raise ValueError("it is not a list")
         except (OSError, ValueError) as error:
@@ -2869,15 +3024,54 @@ SOURCES: dict[str, Callable[[Ask], Reading]] = {
     "context_keeper": read_context,
 }
 
-IMPORT_LIMIT = 64 * 2**20
+IMPORT_LIMIT = 64 * 2**20  # bytes of one file; a folder or an archive may hold twice that
+MOST_FILES = 20_000  # of all kinds, below one folder
+TEXT_FILES = (".json", ".jsonl", ".ndjson", ".md", ".markdown")
 WRAPPERS = ("memories", "items", "records", "data", "entries")
+LISTS = ("results", "entities", "relations")
+BODY = ("content", "text", "body", "memory", "note")
 
 
-def import_text(path: str) -> str:
-    """The text of an export: a regular file of bounded size. Raises CambiumError."""
+class File(NamedTuple):
+    """One file of an export: its path there, and its bytes or why they were not read."""
+
+    name: str
+    raw: bytes = b""
+    problem: str = ""
+    alone: bool = False
+
+    @property
+    def at(self) -> str:
+        return "" if self.alone else f"{self.name} "
+
+    @property
+    def markdown(self) -> bool:
+        return self.name.casefold().endswith((".md", ".markdown"))
+
+    @property
+    def text(self) -> str:
+        wide = self.raw[:2] in (b"\xff\xfe", b"\xfe\xff")
+        text = self.raw.decode("utf-16" if wide else "utf-8-sig", "replace")
+        return text.replace("\r\n", "\n")
+
+
+def export_files(path: str, *, folders: bool) -> Iterator[File]:
+    """The files of an export: one file, an archive, or a folder. Raises CambiumError."""
     place = Path(folder(path))
+    if not path.strip():
+        raise CambiumError("path is empty", fix="give the path of the exported file or folder")
+    if folders and os.path.isdir(place):
+        yield from folder_files(place)
+    elif is_archive(place):
+        yield from archive_files(place)
+    else:
+        yield single_file(place)
+
+
+def single_file(place: Path) -> File:
+    """A regular file of bounded size. Raises CambiumError."""
     try:
-        return file_bytes(place, IMPORT_LIMIT).decode("utf-8-sig", "replace")
+        return File(place.name, file_bytes(place, IMPORT_LIMIT, follow=True), alone=True)
     except OSError as error:
         odd = error.errno in (errno.EINVAL, errno.EFBIG)
         what = f"{place} {error.strerror}" if odd else f"cannot read {place}: {error.strerror}"
@@ -2888,80 +3082,812 @@ def import_text(path: str) -> str:
         raise CambiumError(what, fix=fix) from error
 
 
-def json_records(text: str) -> Iterator[object]:
-    """Records of a JSON or JSONL export; a line that is not JSON is given as None."""
-    with contextlib.suppress(ValueError):
-        whole = from_json_text(text)
-        wrapped = (
-            next((whole[k] for k in WRAPPERS if isinstance(whole.get(k), list)), None)
-            if isinstance(whole, dict)
-            else whole
-        )
-        yield from wrapped if isinstance(wrapped, list) else [whole]
-        return
-    for line in filter(str.strip, text.split("\n")):
+def is_archive(place: Path) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        if stat.S_ISREG(os.stat(place).st_mode):
+            with open(place, "rb") as file:
+                return file.read(4) == b"PK\x03\x04"
+    return False
+
+
+def wanted_file(name: str) -> bool:
+    """True for a text file that is not hidden and lies in no hidden folder."""
+    hidden = any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
+    return not hidden and name.casefold().endswith(TEXT_FILES)
+
+
+def enough(count: int, size: int, place: Path) -> None:
+    """Raises CambiumError where an export has more files or bytes than one import takes."""
+    if count > MOST_FILES or size > 2 * IMPORT_LIMIT:
+        most = f"{MOST_FILES:,} files or {2 * IMPORT_LIMIT >> 20} MiB of text"
+        raise CambiumError(f"{place} holds more than {most}", fix="import its parts one by one")
+
+
+def folder_files(top: Path) -> Iterator[File]:
+    """Text files below a folder in the order of their names; links are named, not followed."""
+    count = size = 0
+    closed: list[OSError] = []
+    for where, folders, names in os.walk(top, onerror=closed.append):
+        linked = [name for name in folders if Path(where, name).is_symlink()]
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        count += len(folders) + len(names)
+        for name in sorted([*linked, *filter(wanted_file, names)]):
+            file = file_below(top, Path(where, name))
+            size += len(file.raw)
+            enough(count, size, top)
+            yield file
+        enough(count, size, top)
+    yield from (File(str(error.filename), problem=error.strerror or "") for error in closed)
+
+
+def file_below(top: Path, path: Path) -> File:
+    name = path.relative_to(top).as_posix()
+    if path.is_symlink():
+        return File(name, problem="is a symbolic link, which is not followed")
+    try:
+        return File(name, file_bytes(path, IMPORT_LIMIT))
+    except OSError as error:
+        return File(name, problem=error.strerror or str(error))
+
+
+def archive_files(place: Path) -> Iterator[File]:
+    """Text files of a zip archive, read in memory; nothing is unpacked to disk."""
+    size = 0
+    try:
+        with zipfile.ZipFile(place) as archive:
+            listed = sorted(archive.infolist(), key=lambda info: info.filename)
+            for info in (info for info in listed if wanted_file(info.filename)):
+                file = archived(archive, info)
+                size += len(file.raw)
+                enough(len(listed), size, place)
+                yield file
+    except (OSError, zipfile.BadZipFile) as error:
+        raise CambiumError(f"cannot read {place}: {error}", fix="export it again") from error
+
+
+def archived(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> File:
+    try:
+        with archive.open(info) as stream:
+            raw = stream.read(IMPORT_LIMIT + 1)
+    except (OSError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        return File(info.filename, problem=f"cannot be read: {error}")
+    if len(raw) > IMPORT_LIMIT:
+        return File(info.filename, problem=f"is larger than {IMPORT_LIMIT >> 20} MiB")
+    return File(info.filename, raw)
+
+
+class Note(NamedTuple):
+    """A Markdown file: its path without the suffix, its front matter, its text."""
+
+    path: str
+    front: Json
+    text: str
+
+    @property
+    def stem(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+def plain_key(key: str) -> str:
+    """The key of a foreign object, fit for an answer."""
+    return shorten(" ".join(clean(key)[0].split()), 40)
+
+
+class Row(NamedTuple):
+    """One piece of an export: where it stands there, and its value or what is wrong with it."""
+
+    at: str
+    value: Any = None
+    problem: str = ""
+
+    @property
+    def shape(self) -> str:
+        """What was seen here, in words."""
+        if self.problem:
+            return f"a row that {self.problem}"
+        if isinstance(self.value, dict):
+            keys = ", ".join(map(plain_key, [*self.value][:8]))
+            return f"an object with {keys}" if keys else "an empty object"
+        names = {Note: "a Markdown file", str: "a bare text", list: "a list", type(None): "null"}
+        return names.get(type(self.value), "a number or a flag")
+
+
+def file_rows(file: File) -> list[Row]:
+    """The rows of a file, told by what it holds: JSON, else Markdown, else JSON line by line."""
+    if file.problem:
+        return [Row(file.name, problem=file.problem)]
+    text = file.text
+    whole = parsed(text, "record 1" if file.alone else file.name)
+    if not whole.problem:
+        return listed_rows(whole, file.at)
+    first = parsed(text.strip().partition("\n")[0], "")
+    if first.problem and (file.markdown or text.startswith("---\n")):
+        return [Row(file.name, Note(os.path.splitext(file.name)[0], *front_matter(text)))]
+    numbered = enumerate(text.split("\n"), 1)
+    rows = [parsed(line, f"{file.at}line {number}") for number, line in numbered if line.strip()]
+    if any(a_dict(row.value) for row in rows):
+        return rows
+    pieces = [Row(f"{file.at}item {n}", e.raw) for n, e in enumerate(salvaged(file.raw), 1)]
+    damage = whole._replace(problem=f"{whole.problem}; what can be read of it is taken")
+    return [damage, *pieces] if pieces else rows
+
+
+def parsed(text: str, at: str) -> Row:
+    """A row from JSON text; the comma of a list that was cut into lines does no harm."""
+    text, why = text.strip(), ""
+    for attempt in dict.fromkeys((text, text.removesuffix(","))):
         try:
-            yield from_json_text(line)
-        except ValueError:
-            yield None
+            return Row(at, from_json_text(attempt))
+        except json.JSONDecodeError as error:
+            why = why or f"{error.msg} at column {error.colno}"
+        except ValueError as error:
+            why = str(error)
+    return Row(at, problem=f"is not JSON: {why}")
+
+
+def listed_rows(whole: Row, at: str) -> list[Row]:
+    """The records of a JSON document: of its list, of the lists it wraps, or it alone."""
+    if isinstance(whole.value, list):
+        lists = {"record": whole.value}
+    else:
+        held = {key: value for key, value in a_dict(whole.value).items() if isinstance(value, list)}
+        names = [key for key in WRAPPERS if key in held][:1]
+        if not names and not text_of(a_dict(whole.value), *BODY):
+            names = [key for key in LISTS if key in held]
+        lists = {key: held[key] for key in names}
+    if not lists:
+        return [whole]
+    return [
+        Row(f"{at}{name} {number}", value)
+        for name, values in lists.items()
+        for number, value in enumerate(values, 1)
+    ]
+
+
+def front_matter(text: str) -> tuple[Json, str]:
+    """The front matter of a Markdown text, and the text without it."""
+    match = re.match(r"---[ \t]*\n(.*?\n)??(?:---|\.\.\.)[ \t]*(?:\n|\Z)", text, re.S)
+    keys = yaml_keys(match[1] or "") if match else {}
+    return (keys, text[match.end() :]) if match and keys else ({}, text)
+
+
+def yaml_keys(text: str, depth: int = 0) -> Json:
+    """The part of YAML that front matter is written in; numbers and dates stay text."""
+    told: dict[str, list[str]] = {}
+    more: list[str] = []
+    for line in text.split("\n"):
+        key = re.match(r"([\w.$\"'-][^:#]*):(?:[ \t]+(.*))?$", line)
+        if key and not line.startswith("- "):
+            more = told.setdefault(key[1].strip(" \t\"'"), [key[2] or ""])
+        elif not line.startswith("#"):
+            more.append(line)
+    return {key: yaml_value(first, more, depth) for key, (first, *more) in told.items()}
+
+
+def yaml_value(first: str, more: list[str], depth: int) -> Any:
+    """The value of a key: what stands behind it, and the lines below."""
+    below = textwrap.dedent("\n".join(more)).strip("\n")
+    if re.fullmatch(r"[|>][-+0-9]*", first.strip()):
+        folds = first.startswith(">")
+        return re.sub(r"(?<!\n)\n(?!\n)", " ", below).strip() if folds else below.strip()
+    if first.strip() or not below.strip():
+        return yaml_scalar(" ".join([first, *below.split("\n")]))
+    if re.match(r"-(?:\s|$)", below.strip()):
+        return [yaml_scalar(each) for each in re.findall(r"(?m)^[ \t]*-[ \t]+(.+)$", below)]
+    nested = yaml_keys(below, depth + 1) if depth < 3 else {}
+    return nested or yaml_scalar(" ".join(below.split()))
+
+
+def yaml_scalar(text: str) -> Any:
+    """A text, or a list in brackets."""
+    text = text.strip()
+    if text.startswith('"'):
+        quoted = re.match(r'"(?:[^"\\]|\\.)*"', text)
+        with contextlib.suppress(ValueError):
+            return from_json_text(quoted[0]) if quoted else text
+    if text.startswith("'"):
+        quoted = re.match(r"'(?:[^']|'')*'", text)
+        return quoted[0][1:-1].replace("''", "'") if quoted else text
+    if text.startswith("[") and text.endswith("]"):
+        parts = re.findall(r"""\s*("[^"]*"|'[^']*'|[^,]+)""", text[1:-1])
+        return [yaml_scalar(part) for part in parts if part.strip()]
+    plain = re.sub(r"(?:^|\s)#.*$", "", text).rstrip()
+    return "" if plain in ("~", "null") else plain
+
+
+class Record(NamedTuple):
+    """What one row gives: an item, or the reason why there is none. `links` counts the relations
+    an item carries, `left_out` names what has no place in one, `key` is the row's lasting name."""
+
+    at: str
+    item: Item | None = None
+    key: str = ""
+    outcome: str = ""
+    reason: str = ""
+    links: int = 0
+    left_out: tuple[str, ...] = ()
+
+
+def skipped(at: str, reason: str) -> Record:
+    return Record(at, outcome="skipped", reason=reason)
+
+
+UNIQUE = re.compile(r"(?i)[0-9a-f]{8}(?:-?[0-9a-f]{4}){4}[0-9a-f]{8}|\b[0-9a-f]{24,}\b")
+
+
+def to_the_second(when: object) -> str:
+    """A date that tells one record from others; a whole day or what is no date does not."""
+    moment = instant(when)
+    return stamp(moment) if moment and (moment.hour or moment.minute or moment.second) else ""
+
+
+@dataclass(frozen=True)
+class Export:
+    """The rows of an export that its format knows, and what its items are marked with."""
+
+    system: str
+    rows: tuple[Row, ...]
+    project: str
+    agent: str
+    moment: datetime
+
+    def item(
+        self, content: str, ref: str = "", when: str = "", *, tags: Iterable[str] = (), **more: Any
+    ) -> Item:
+        """A local item that says where it comes from. An id such as 1 names a record only within
+        its export, so `record` - its date, else its first text - belongs to its identity."""
+        marks: Json = {"imported": True, **({"source_ts": when} if when else {})}
+        if ref and not UNIQUE.search(ref):
+            marks["record"] = digest(to_the_second(when) or content)
+        return Item.new(
+            content,
+            agent=self.agent,
+            project=self.project,
+            moment=self.moment,
+            tags=split_tags([*tags, "imported", self.system]),
+            source=Source(self.system, clean(ref)[0], marks),
+            **more,
+        )
+
+
+def record_key(item: Item) -> str:
+    """The lasting name of an imported record: its identity, or a hash of its text."""
+    system, ref, record = item.source.system, item.source.ref, item.source.rest.get("record")
+    if ref:
+        return f"{system}:{ref}#{record}" if record else f"{system}:{ref}"
+    return f"{system}:sha256:{hashlib.sha256(item.content.encode('utf-8', 'replace')).hexdigest()}"
 
 
 def scalar(record: Json, *keys: str) -> str:
     """The first of these keys that holds text or a number, as text."""
-    usable = (
-        record[k]
-        for k in keys
-        if isinstance(record.get(k), (str, int, float)) and not isinstance(record[k], bool)
+    texts = (
+        str(record[key]).strip()
+        for key in keys
+        if isinstance(record.get(key), str) or is_number(record.get(key))
     )
-    return next((text for text in (str(value).strip() for value in usable) if text), "")
+    return next((text for text in texts if text), "")
 
 
-def from_json_record(record: object, project: str, agent: str, moment: datetime) -> Found | None:
-    """One record by the documented mapping, or None where it has no usable body."""
-    body = (
-        text_of(record, "content", "text", "body", "memory", "note")
-        if isinstance(record, dict)
-        else ""
-    )
-    if not isinstance(record, dict) or not body:
-        return None
-    title = text_of(record, "title", "name", "summary")
-    gap = "\n\n" if "\n" in body else ": "
-    told = not title or re.match(rf"{re.escape(title)}(?!\w)", body)
-    content = body if told else f"{title}{gap}{body}"
-    ref, when = (
-        scalar(record, "id", "uuid", "_id", "key"),
-        scalar(record, "timestamp", "created_at", "ts", "time", "date"),
-    )
-    source = Source("json", ref, {"imported": True, **({"source_ts": when} if when else {})})
-    item = Item.new(
-        content,
-        agent=agent,
-        project=project,
-        moment=moment,
-        kind=text_of(record, "kind", "type", "category") or "note",
-        why=text_of(record, "why", "reason", "rationale", "context"),
-        tags=split_tags([*split_tags(record.get("tags")), "imported", "json"]),
-        source=source,
-    )
-    return Found(
-        f"json:{ref}"
-        if ref
-        else f"json:sha256:{hashlib.sha256(content.encode('utf-8', 'replace')).hexdigest()}",
-        item,
-    )
+def is_number(value: object) -> bool:
+    """True for a number that can name or date something."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
-def import_json(text: str, project: str, agent: str) -> Iterator[Found | None]:
-    """A generic JSON or JSONL export. None stands for a record that was skipped."""
-    moment = now()
-    for record in json_records(text):
-        yield from_json_record(record, project, agent, moment)
+def titled(title: str, body: str) -> str:
+    """The body under its title, unless it begins with it."""
+    end = body[len(title) : len(title) + 1]
+    if not title or not body or (body.startswith(title) and not re.match(r"\w", end)):
+        return body or title
+    return f"{title}\n\n{body}" if "\n" in body else f"{title}: {body}"
 
 
-IMPORT_ADAPTERS: dict[str, Callable[[str, str, str], Iterator[Found | None]]] = {
-    "json": import_json
+def unused(record: Json, *used: str) -> tuple[str, ...]:
+    """Keys of a record that say something and have no place in an item."""
+    said = (key for key, value in record.items() if value or is_number(value))
+    return tuple(plain_key(key) for key in said if key not in used)
+
+
+HEADING = re.compile(r"(?m)^(?:#{1,6}[ \t]+(\S[^\n]*)|\*\*([^*\n]+)\*\*:?[ \t]*)$")
+
+
+def sections(text: str) -> list[tuple[str, str]]:
+    """The parts of a Markdown text under their headings; a line in bold is a heading too."""
+    first, *rest = HEADING.split(text)
+    parts = [("", first)]
+    parts += [(a or b, body) for a, b, body in zip(rest[::3], rest[1::3], rest[2::3], strict=True)]
+    seen: Counter[str] = Counter()
+    named = []
+    for name, body in ((name.strip(" \t#"), body.strip()) for name, body in parts):
+        if body:
+            seen[name] += 1
+            named.append((name if seen[name] == 1 else f"{name} {seen[name]}", body))
+    return named
+
+
+def lines(*texts: str) -> str:
+    return "\n".join(filter(None, texts))
+
+
+def own_item(value: object) -> bool:
+    parts = (a_dict(value).get(key) for key in ("source", "trust"))
+    return named_item(value) and all(isinstance(part, dict) for part in parts)
+
+
+def named_item(value: object) -> bool:
+    return all(isinstance(a_dict(value).get(key), str) for key in ("id", "content"))
+
+
+def read_own(export: Export) -> Iterator[Record]:
+    """Items of a cambium store as they were, ids and dates included. What they earned counts only
+    in the project that they earned it in; elsewhere it is kept in `source`."""
+    newest: dict[str, str] = {}  # a store with merge conflicts in it holds an item twice
+    for _, value, _ in export.rows:
+        newest[value["id"]] = max(newest.get(value["id"], ""), text_of(value, "updated_at"))
+    for at, value, _ in export.rows:
+        try:
+            json.dumps(value, allow_nan=False)
+            item = Item.from_json(value)
+        except ValueError as error:
+            yield skipped(at, f"is no item: {error}")
+            continue
+        if item.updated_at < newest[item.id]:
+            yield skipped(at, f"is an older version of {item.id}")
+            continue
+        rest = {**item.source.rest, "imported": True}
+        trust = item.trust
+        if item.project != export.project:
+            rest, trust = {"trust": trust.to_json(), **rest}, Trust(projects=(export.project,))
+        source, tags = replace(item.source, rest=rest), split_tags([*item.tags, "imported"])
+        item = replace(item, scope="local", source=source, trust=trust, tags=tags)
+        yield Record(at, item, f"cambium:{item.id}")
+
+
+def is_entity(value: object) -> bool:
+    kept = a_dict(value)
+    return isinstance(kept.get("name"), str) and isinstance(kept.get("observations"), list)
+
+
+def is_relation(value: object) -> bool:
+    return all(isinstance(a_dict(value).get(k), str) for k in ("from", "to", "relationType"))
+
+
+def in_graph(value: object) -> bool:
+    return is_entity(value) or is_relation(value)
+
+
+def read_graph(export: Export) -> Iterator[Record]:
+    """A knowledge graph: an entity with its observations is an item, whose `why` holds the
+    relations it takes part in."""
+    entities = [row for row in export.rows if is_entity(row.value)]
+    told: dict[str, list[str]] = {
+        value["name"]: [] for _, value, _ in entities if observed(value["observations"])
+    }
+    for at, value, _ in (row for row in export.rows if not is_entity(row.value)):
+        ends = dict.fromkeys(end for end in (value["from"], value["to"]) if end in told)
+        said = f"{value['from']} {value['relationType']} {value['to']}"
+        for end in ends:
+            told[end] += [said] * (said not in told[end])
+        lost = "links two entities without observations"
+        yield Record(at, links=1) if ends else skipped(at, lost)
+    for at, value, _ in entities:
+        name, facts = value["name"].strip(), observed(value["observations"])
+        if not facts:
+            yield skipped(at, "is an entity without observations")
+            continue
+        kind = text_of(value, "entityType")
+        content = lines(titled(name, facts[0]), *facts[1:])
+        item = export.item(
+            content, name, kind=kind or "note", why=lines(*told[value["name"]]), tags=[kind]
+        )
+        yield Record(at, item, left_out=unused(value, "type", "name", "entityType", "observations"))
+
+
+def observed(observations: list[Any]) -> list[str]:
+    """Observations as text; some servers keep them as objects."""
+    told = (o if isinstance(o, str) else text_of(a_dict(o), *BODY) for o in observations)
+    return [text.strip() for text in told if text.strip()]
+
+
+MEM0_KEYS = ("user_id", "agent_id", "app_id", "run_id", "hash", "metadata", "categories", "score")
+
+
+def is_mem0(value: object) -> bool:
+    kept = a_dict(value)
+    if "memory" in kept:
+        return any(key in kept for key in MEM0_KEYS)
+    graph = all(isinstance(kept.get(key), str) for key in ("source", "relationship"))
+    return graph and not text_of(kept, *BODY)
+
+
+def read_mem0(export: Export) -> Iterator[Record]:
+    """Memories of mem0; `why` says about whom. Its graph relations belong to no memory."""
+    for at, value, _ in export.rows:
+        if "memory" not in value:
+            yield Record(at, left_out=("relation",))
+            continue
+        body, meta = text_of(value, "memory"), a_dict(value.get("metadata"))
+        if not body:
+            yield skipped(at, "has no text under memory")
+            continue
+        about = ((name, scalar(value, f"{name}_id")) for name in ("user", "agent", "app", "run"))
+        item = export.item(
+            body,
+            scalar(value, "id"),
+            scalar(value, "created_at"),
+            kind=text_of(meta, "kind", "type", "category") or "note",
+            why=", ".join(f"{name} {who}" for name, who in about if who),
+            tags=split_tags(value.get("categories")),
+        )
+        used = ("id", "memory", "created_at", "updated_at", *MEM0_KEYS)
+        more = (f"metadata.{key}" for key in unused(meta, "kind", "type", "category"))
+        yield Record(at, item, left_out=(*unused(value, *used), *more))
+
+
+BEADS_TEXTS = {
+    "design": "Design",
+    "acceptance_criteria": "Done when",
+    "notes": "Notes",
+    "close_reason": "Closed",
 }
+
+
+def is_bead(value: object) -> bool:
+    kept = a_dict(value)
+    texts = all(isinstance(kept.get(key), str) for key in ("id", "title", "created_at"))
+    return texts and isinstance(kept.get("priority"), int)
+
+
+def read_beads(export: Export) -> Iterator[Record]:
+    """Issues of beads; `why` holds what was decided on the way and what an issue waits for."""
+    titles = {value["id"]: value["title"].strip() for _, value, _ in export.rows}
+    for at, value, _ in export.rows:
+        content = titled(text_of(value, "title"), text_of(value, "description"))
+        if not content or value.get("status") == "tombstone":
+            yield skipped(at, "was deleted in beads" if content else "has no title")
+            continue
+        waits = [waiting_for(each, titles) for each in a_list(value.get("dependencies"))]
+        said = [comment_text(each) for each in a_list(value.get("comments"))]
+        told = (f"{name}: {value[key].strip()}" for key, name in BEADS_TEXTS.items()
+                if text_of(value, key))  # fmt: skip
+        status = text_of(value, "status")
+        item = export.item(
+            content,
+            value["id"].strip(),
+            value["created_at"],
+            kind=text_of(value, "issue_type") or "issue",
+            why=lines(*told, *said, *waits),
+            tags=[*split_tags(value.get("labels")), status],
+        )
+        used = ("id", "title", "description", "status", "issue_type", "labels", "dependencies")
+        dates = ("comments", "created_at", "updated_at", "closed_at", *BEADS_TEXTS)
+        bare = ("comment",) * said.count("") + ("dependency",) * waits.count("")
+        links = len(waits) - waits.count("")
+        yield Record(at, item, links=links, left_out=(*unused(value, *used, *dates), *bare))
+
+
+def waiting_for(dependency: object, titles: Mapping[str, str]) -> str:
+    kept = a_dict(dependency)
+    other, kind = scalar(kept, "depends_on_id", "depends_on"), scalar(kept, "type")
+    title = f": {titles[other]}" if other in titles else ""
+    return f"Depends on {other}{f' ({kind})' if kind else ''}{title}" if other else ""
+
+
+def comment_text(comment: object) -> str:
+    kept = a_dict(comment)
+    text, author = text_of(kept, *BODY), text_of(kept, "author", "created_by")
+    return f"{author or 'Comment'}: {text}" if text else ""
+
+
+CLAUDE_PARTS = {
+    "memory": ("conversations_memory", "project_memories"),
+    "project": ("prompt_template", "docs"),
+    "conversation": ("chat_messages",),
+    "account": ("full_name", "email_address"),
+}
+
+
+def claude_part(value: object) -> str:
+    """Which part of a Claude export an object is, or empty."""
+    kept = a_dict(value)
+    named = "account_uuid" in kept or "uuid" in kept
+    parts = (part for part, keys in CLAUDE_PARTS.items() if any(key in kept for key in keys))
+    return next(parts, "") if named else ""
+
+
+def in_claude_export(value: object) -> bool:
+    return bool(claude_part(value))
+
+
+def read_claude(export: Export) -> Iterator[Record]:
+    """A Claude export: each section of a memory, each project's instructions and documents. What
+    was said in conversations, and whose account it is, is not knowledge."""
+    projects = {
+        scalar(value, "uuid"): text_of(value, "name")
+        for _, value, _ in export.rows
+        if claude_part(value) == "project"
+    }
+    for at, value, _ in export.rows:
+        part = claude_part(value)
+        if part in ("conversation", "account"):
+            yield Record(at, left_out=(part,))
+            continue
+        memory = part == "memory"
+        told = claude_memory(export, value, projects) if memory else claude_project(export, value)
+        found = [record._replace(at=f"{at} {record.at}".strip()) for record in told]
+        yield from found
+        if not found:
+            yield skipped(at, f"is a {part} without text")
+
+
+def claude_memory(export: Export, value: Json, projects: Mapping[str, str]) -> Iterator[Record]:
+    account = scalar(value, "account_uuid")
+    texts = {"": value.get("conversations_memory"), **a_dict(value.get("project_memories"))}
+    for uuid_, text in texts.items():
+        name = projects.get(uuid_, "")
+        why = f"From Claude's memory of the project {name or uuid_}" if uuid_ else ""
+        for heading, body in sections(text) if isinstance(text, str) else ():
+            ref = f"{uuid_ or account}/{heading}".strip("/")
+            yield Record(heading, export.item(titled(heading, body), ref, why=why, tags=[name]))
+    for number, kept in enumerate(a_list(value.get("memory_files")), 1):
+        at, name = f"memory_files {number}", text_of(a_dict(kept), "path", "name", "filename")
+        body = kept.strip() if isinstance(kept, str) else text_of(a_dict(kept), *BODY)
+        item = export.item(titled(name, body), f"{account}/{name or digest(body)}".strip("/"))
+        yield Record(at, item) if body else Record(at, left_out=("memory file",))
+
+
+def claude_project(export: Export, value: Json) -> Iterator[Record]:
+    ref, name = scalar(value, "uuid"), text_of(value, "name")
+    told = lines(text_of(value, "description"), text_of(value, "prompt_template"))
+    if told:
+        when = scalar(value, "created_at")
+        item = export.item(
+            titled(name, told), f"{ref}/instructions", when, kind="instructions", tags=[name]
+        )
+        yield Record("instructions", item)
+    for number, kept in enumerate(a_list(value.get("docs")), 1):
+        body, title = text_of(a_dict(kept), "content"), text_of(a_dict(kept), "filename")
+        if not body:
+            yield Record(f"docs {number}", left_out=("document",))
+            continue
+        item = export.item(
+            titled(title, body),
+            scalar(kept, "uuid") or f"{ref}/{title or number}",
+            scalar(kept, "created_at"),
+            kind="document",
+            why=f"A document of the Claude project {name or ref}",
+            tags=[name],
+        )
+        yield Record(f"docs {number}", item)
+
+
+AUTO_MEMORY = ("user", "feedback", "project", "reference")
+INDEX_LINE = re.compile(r"(?m)^[ \t]*(?:[-*+][ \t]+)?\[[^\]\n]*\]\(([^)\n]*)\.md\).*$\n?")
+WIKI_LINK = re.compile(r"\[\[[^\[\]\n]+\]\]")
+
+
+def is_note(value: object) -> bool:
+    return isinstance(value, Note)
+
+
+def note_meta(note: Note) -> Json:
+    return {**note.front, **a_dict(note.front.get("metadata"))}
+
+
+def is_auto_memory(value: object) -> bool:
+    if not isinstance(value, Note):
+        return False
+    meta = note_meta(value)
+    typed = meta.get("node_type") == "memory" or meta.get("type") in AUTO_MEMORY
+    return value.stem == "MEMORY" or (typed and bool(text_of(meta, "description", "name")))
+
+
+def read_auto_memory(export: Export) -> Iterator[Record]:
+    """The memory folder of Claude Code: one item per file, and what its index says by itself."""
+    homes = [value.path for _, value, _ in export.rows if value.stem == "MEMORY"]
+    if len(homes) > 1:
+        what = f"that folder holds the memories of {len(homes)} projects"
+        named = ", ".join(os.path.dirname(home) or "." for home in homes[:10])
+        raise CambiumError(what, fix=f"give the folder of one of them: {named}")
+    stems = {value.stem for _, value, _ in export.rows}
+    for at, note, _ in export.rows:
+        if note.stem == "MEMORY":
+            yield from read_index(export, at, note, stems)
+            continue
+        meta = note_meta(note)
+        why = re.search(r"(?m)^\*\*Why:\*\*[ \t]*(.+)\n?", note.text)
+        body = note.text.replace(why[0], "", 1).strip() if why else note.text.strip()
+        if not text_of(meta, "description") and not note.text.strip():
+            yield skipped(at, "has no text")
+            continue
+        item = export.item(
+            titled(text_of(meta, "description", "name") or note.stem, body),
+            note.stem,
+            scalar(meta, "modified", "created"),
+            kind=text_of(meta, "type") or "note",
+            why=why[1].strip() if why else "",
+            tags=split_tags(meta.get("tags")),
+        )
+        used = ("name", "description", "metadata", "node_type", "type", "modified", "created")
+        left = unused(meta, *used, "tags")
+        yield Record(at, item, links=len(WIKI_LINK.findall(note.text)), left_out=left)
+
+
+def read_index(export: Export, at: str, note: Note, stems: set[str]) -> Iterator[Record]:
+    lost = [stem for stem in INDEX_LINE.findall(note.text) if stem not in stems]
+    yield Record(at, left_out=("index line without its file",) * len(lost))
+    for heading, body in sections(INDEX_LINE.sub("", note.text)):
+        item = export.item(titled(heading, body), f"MEMORY/{heading}".strip("/"))
+        yield Record(f"{at} {heading}".strip(), item)
+
+
+OBSERVATION = re.compile(r"(?m)^[ \t]*[-*+][ \t]+\[([^\[\]()\n]{2,})\][ \t]+(\S.*)$")
+RELATION = re.compile(r"(?m)^[ \t]*[-*+][ \t][^\[\]\n]*\[\[[^\[\]\n]+\]\]")
+
+
+def is_basic_note(value: object) -> bool:
+    if not isinstance(value, Note):
+        return False
+    named = any(key in value.front for key in ("permalink", "title"))
+    return named or bool(OBSERVATION.search(value.text) or RELATION.search(value.text))
+
+
+def read_notes(export: Export) -> Iterator[Record]:
+    """A folder of Markdown notes as basic-memory keeps it: one item per note, its text with the
+    relations as it is; the categories and #tags of its observations become tags."""
+    stems = Counter(value.stem for _, value, _ in export.rows)
+    for at, note, _ in export.rows:
+        front, (top, _, rest) = note.front, note.text.lstrip().partition("\n")
+        headed = top[2:].strip() if top.startswith("# ") else ""
+        title = text_of(front, "title") or headed or note.stem
+        body = rest if headed.casefold() == title.casefold() else note.text
+        if not note.text.strip():
+            yield skipped(at, "has no text")
+            continue
+        seen = OBSERVATION.findall(note.text)
+        hashtags = [tag for _, said in seen for tag in re.findall(r"(?<!\S)#([\w/-]+)", said)]
+        item = export.item(
+            titled(title, body.strip()),
+            text_of(front, "permalink") or (note.stem if stems[note.stem] == 1 else note.path),
+            scalar(front, "created", "created_at", "date", "modified"),
+            kind=text_of(front, "type") or "note",
+            tags=[
+                *split_tags(front.get("tags")),
+                *(category.strip() for category, _ in seen),
+                *hashtags,
+            ],
+        )
+        used = ("title", "permalink", "type", "tags", "created", "created_at", "date", "modified")
+        links = len(WIKI_LINK.findall(note.text))
+        yield Record(at, item, links=links, left_out=unused(front, *used))
+
+
+TITLE = ("title", "name", "summary")
+WHY = ("why", "reason", "rationale", "context")
+KIND = ("kind", "type", "category")
+REF = ("id", "uuid", "_id", "key")
+WHEN = ("timestamp", "created_at", "ts", "time", "date")
+
+
+def has_body(value: object) -> bool:
+    return bool(text_of(a_dict(value), *BODY))
+
+
+def read_json(export: Export) -> Iterator[Record]:
+    """Any records with a body, by the documented mapping: of the names for a part, the first that
+    a record has is taken."""
+    for at, value, _ in export.rows:
+        item = export.item(
+            titled(text_of(value, *TITLE), text_of(value, *BODY)),
+            scalar(value, *REF),
+            scalar(value, *WHEN),
+            kind=text_of(value, *KIND) or "note",
+            why=text_of(value, *WHY),
+            tags=split_tags(value.get("tags")),
+        )
+        yield Record(
+            at, item, left_out=unused(value, *BODY, *TITLE, *WHY, *KIND, *REF, *WHEN, "tags")
+        )
+
+
+class Adapter(NamedTuple):
+    """An import format. `knows` tells its rows from those of others, `takes` says which it can read
+    where the format is known; `read` makes records of them."""
+
+    read: Callable[[Export], Iterator[Record]]
+    knows: Callable[[object], bool]
+    takes: Callable[[object], bool]
+    lacks: str = "is no record of this format"
+
+
+IMPORT_ADAPTERS: dict[str, Adapter] = {
+    "cambium": Adapter(read_own, own_item, named_item),
+    "server-memory": Adapter(read_graph, in_graph, in_graph),
+    "mem0": Adapter(read_mem0, is_mem0, is_mem0),
+    "beads": Adapter(read_beads, is_bead, is_bead),
+    "claude": Adapter(read_claude, in_claude_export, in_claude_export),
+    "claude-code": Adapter(read_auto_memory, is_auto_memory, is_note),
+    "basic-memory": Adapter(read_notes, is_basic_note, is_note),
+    "json": Adapter(read_json, has_body, has_body, f"has no text under {', '.join(BODY)}"),
+}
+
+
+class Import(NamedTuple):
+    """What an export gives: the format it was read as, its records, and a word about the format."""
+
+    system: str
+    records: list[Record]
+    hint: str = ""
+
+
+def read_export(source: str, path: str, project: str, agent: str) -> Import:
+    """The records of an export, each row accounted for. Raises CambiumError where the format or
+    what the path holds is not known."""
+    named = re.sub(r"[\s_]+", "-", source.strip().casefold()) or "auto"
+    if named != "auto" and named not in IMPORT_ADAPTERS:
+        known = ", ".join(["auto", *IMPORT_ADAPTERS])
+        raise CambiumError(f"no import format {source!r}", fix=f"use one of: {known}")
+    files = export_files(path, folders=named != "json")
+    rows = [row for file in files for row in file_rows(file)]
+    if not rows and os.path.isdir(folder(path)):
+        what = f"{folder(path)} holds no Markdown or JSON file"
+        raise CambiumError(what, fix="give the path of the exported file or folder")
+    likely = recognised(rows)
+    system = named if named != "auto" else likely or ("json" if not rows else "")
+    adapter = IMPORT_ADAPTERS.get(system)
+    taken = [row for row in rows if adapter and not row.problem and adapter.takes(row.value)]
+    if not adapter or (rows and not taken and named != "json"):
+        raise unknown_shape(path, rows, system, likely)
+    export = Export(system, tuple(taken), project, agent, now())
+    unfit = [row for row in rows if row.problem or not adapter.takes(row.value)]
+    lost = [skipped(r.at, r.problem or f"{r.shape} {adapter.lacks}") for r in unfit]
+    records = without_repeats([*lost, *adapter.read(export)])
+    return Import(system, records, better_read(rows, system) or better_read(unfit, system))
+
+
+def better_read(rows: Sequence[Row], system: str) -> str:
+    """Says so where another format knows most of these rows."""
+    other = recognised(rows)
+    count = sum(IMPORT_ADAPTERS[other].knows(row.value) for row in rows) if other else 0
+    hint = f"{count} rows look like {other}: import their file or folder with source={other!r}"
+    return hint if other not in ("", system) else ""
+
+
+def recognised(rows: Sequence[Row]) -> str:
+    """The format that knows most of the rows, the more exact one first; empty where none does."""
+    values = [row.value for row in rows if not row.problem]
+    known = {name: sum(map(each.knows, values)) for name, each in IMPORT_ADAPTERS.items()}
+    best = max(known, key=lambda name: known[name])
+    return best if known[best] else ""
+
+
+def unknown_shape(path: str, rows: Sequence[Row], system: str, likely: str) -> CambiumError:
+    seen = Counter(row.shape for row in rows).most_common(3)
+    shapes = "; ".join(f"{count} x {shape}" for shape, count in seen)
+    what = f"{folder(path)}: 0 of {len(rows)} rows had a usable body"
+    what = f"{what} for {system}" if system else what
+    known = ", ".join(IMPORT_ADAPTERS)
+    fix = f"give source={likely!r}" if likely else f"name the format, one of: {known}"
+    json_needs = f"json reads text under {', '.join(BODY)}, basic-memory any Markdown folder"
+    return CambiumError(f"{what}; seen: {shapes}", fix=fix if likely else f"{fix}; {json_needs}")
+
+
+def without_repeats(records: Iterable[Record]) -> list[Record]:
+    """Records with their lasting keys; of several with one id, or one text, the first counts."""
+    first: dict[str, tuple[str, str]] = {}
+    told = []
+    for record in records:
+        if record.item:
+            source, content = record.item.source, record.item.content
+            named = f"{source.system}:{source.ref}" if source.ref else record_key(record.item)
+            at, text = first.setdefault(record.key or named, (record.at, content))
+            record = record._replace(key=record.key or record_key(record.item))
+            if at != record.at:
+                reason = f"repeats {at}{' with another text' * (text != content)}"
+                record = record._replace(item=None, outcome="duplicate", reason=reason)
+        told.append(record)
+    return told
 
 
 # ── Search ────────────────────────────────────────────────────────────────────
@@ -3559,7 +4485,9 @@ def escaped(text: str) -> str:
         text,
     )
     text = re.sub(r"(?i)\b(https?|ftp|www)([:.])", lambda m: f"{m[1]}&#{ord(m[2])};", text)
-    return re.sub(r"(?<=[\w.+-])@(?=[\w-]+\.)", "&#64;", text)
+    text = re.sub(r"(?<=[\w.+-])@(?=[\w-]+\.)", "&#64;", text)
+    text = re.sub(r"(?<![\w&])@(?=\w)", "&#64;", text)  # a mention would call somebody
+    return re.sub(r"(?<!&)#(?=\d)", "&#35;", text)
 
 
 def one_line(text: str) -> str:
@@ -3693,6 +4621,8 @@ class Parameter:
         if isinstance(value, str) and self.kind is bool:
             with contextlib.suppress(ValueError):
                 return switch(value) if value.strip() else self.default
+        if isinstance(value, (int, float)) and self.kind is bool and value in (0, 1):
+            return bool(value)
         if isinstance(value, (str, float)) and self.kind is int:
             with contextlib.suppress(ValueError, OverflowError):
                 return int(float(value)) if str(value).strip() else self.default
@@ -3754,6 +4684,9 @@ class Tool:
             result = self.fn(**given)
         except NotConfigured as unconfigured:
             result = unconfigured.guidance
+        except RecursionError as error:
+            what = f"{self.name} met a value that is nested too deep"
+            raise CambiumError(what, fix="status() names the stores; look into them") from error
         return bounded(dict(printable(result)))
 
 
@@ -3766,7 +4699,7 @@ def printable(value: Any) -> Any:
         return {printable(str(key)): printable(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [printable(inner) for inner in value]
-    return value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 MOST_REPLY = 20_000  # characters; clients warn above 10,000 tokens
@@ -3851,15 +4784,30 @@ def session_root(environ: Mapping[str, str]) -> tuple[str, str]:
     for path in filter(None, (environ.get("CLAUDE_PROJECT_DIR"), os.curdir)):
         with contextlib.suppress(CambiumError, OSError):
             place = locate(os.path.abspath(path))
-            return str(place.root), str(place.main / ".cambium")
+            home = place.main / ".cambium"
+            return str(place.root), "" if shipped(place.main, home) else str(home)
     return "", ""
+
+
+def shipped(repo: Path, home: Path) -> bool:
+    """True when a store came with the repository: nobody here has set it up."""
+    try:
+        known = os.lstat(home)
+    except OSError:
+        return False
+    return tracked(repo, (known.st_dev, known.st_ino))
+
+
+@functools.lru_cache(maxsize=64)
+def tracked(repo: Path, _identity: tuple[int, int]) -> bool:
+    return git_is_there() and bool(Git(repo).ask("ls-files", "--", ".cambium").out)
 
 
 def current() -> tuple[Config, str]:
     """The configuration as it now is, and the session's own project whether it is set up or not."""
     named = os.environ.get("CAMBIUM_REPO", "").strip()
     root, home = ("", "") if named else session_root(os.environ)
-    return Config.load(os.environ, root, home), root
+    return Config.load(os.environ, root if home else "", home), root
 
 
 def here() -> Here:
@@ -3871,8 +4819,14 @@ def here() -> Here:
     return opened(config)
 
 
-@functools.lru_cache(maxsize=16)
 def opened(config: Config) -> Here:
+    """The stores of a configuration; opened anew where an org clone or git came or went."""
+    org = os.path.exists(os.path.join(config.org_repo, ".git")) if config.org_repo else False
+    return opened_once(config, git_is_there(), org)
+
+
+@functools.lru_cache(maxsize=16)
+def opened_once(config: Config, _git: bool, _org: bool) -> Here:
     place = locate(config.repo)
     home = place.main / ".cambium"
     git = Git(place.top, config.git_timeout)
@@ -3897,10 +4851,26 @@ def opened(config: Config) -> Here:
 def org_problem(config: Config, place: Place) -> str:
     """Why the org repo cannot be used, or empty."""
     try:
-        same = locate(config.org_repo).common == place.common
+        same = one_project(locate(config.org_repo), place, config.remote)
     except CambiumError as error:
         return error.what
     return f"{config.org_repo} is the project itself" if same else ""
+
+
+def one_project(one: Place, other: Place, remote: str) -> bool:
+    """True when two checkouts are of one repository, or clones of one remote."""
+    if one.common == other.common or not git_is_there():
+        return one.common == other.common
+    urls = {plain_url(Git(place.top), remote) for place in (one, other)}
+    return len(urls) == 1 and urls != {""}
+
+
+def plain_url(git: Git, remote: str) -> str:
+    """Where a remote is, in one spelling."""
+    url = git.remote_url(remote) or git.remote_url("origin")
+    if "://" not in url and ":" not in url.partition("/")[0]:
+        url = os.path.realpath(git.where / url) if url else ""
+    return url.rstrip("/").removesuffix(".git").casefold()
 
 
 def the_org(at: Here) -> OrgStore:
@@ -3931,11 +4901,33 @@ def required_gaps(config: Config, root: str) -> list[Gap]:
     if not config.repo or problem:
         cost = f"{problem}no project, so every tool but setup() and status() is off"
         gaps.append(Gap("CAMBIUM_REPO", cost, setup_call(root, config.agent)))
+    gaps += store_gaps(config) if config.repo and not problem else []
     if not config.agent:
         known = config.repo if config.repo and not problem else root
         cost = "captures and endorsements have no author, so nothing is written"
         gaps.append(Gap("CAMBIUM_AGENT_ID", cost, setup_call(known)))
     return gaps
+
+
+def store_gaps(config: Config) -> list[Gap]:
+    """What makes a project's stores unsafe to write."""
+    place, gaps = locate(config.repo), []
+    home = place.main / ".cambium"
+    if home.is_symlink():
+        cost = f"{home} is a link, and what it leads to is not this project's store"
+        gaps.append(Gap("CAMBIUM_REPO", cost, f"remove {home}, then call setup() again"))
+    taken = taken_branches(place.top, config.remote, config.agentsync_branch)
+    if config.team_branch in taken:
+        cost = f"CAMBIUM_TEAM_BRANCH={config.team_branch!r} is a branch of the project's own"
+        gaps.append(Gap("CAMBIUM_TEAM_BRANCH", cost, "unset it for 'cambium', or name another"))
+    return gaps
+
+
+@functools.lru_cache(maxsize=64)
+def taken_branches(repo: Path, remote: str, board: str) -> frozenset[str]:
+    """Branches that can never be the team's: the project's default one, the board's, HEAD."""
+    default = Git(repo).seen_default_branch(remote) if git_is_there() else ""
+    return frozenset({"main", "master", "HEAD", board, default} - {""})
 
 
 def program_gaps() -> list[Gap]:
@@ -4012,7 +5004,9 @@ def save(item: Item, *, force: bool) -> Result:
     def add(document: Document) -> tuple[Item, list[str]]:
         return document.put(item), document.warnings
 
+    aside = at.scopes.local.set_aside()
     stored, warnings = at.scopes.local.mutate(add, "capture")
+    warnings += [told for told in at.scopes.local.set_aside() if told not in aside]
     return lean(
         status="captured", item=stored.brief(), similar=similar or None, warnings=warnings or None
     )
@@ -4164,8 +5158,8 @@ def premise(item: Item) -> Json:
 
 def proposal_branch(item_id: str) -> str:
     """The branch of an item's pull request; ids of other clients may be no part of a name."""
-    plain = re.sub(r"[^A-Za-z0-9_-]", "-", item_id)
-    return f"cambium/promote-{plain if len(plain) < 80 else digest(item_id)}"
+    plain = bool(re.fullmatch(r"[A-Za-z0-9_-]{1,80}", item_id))
+    return f"cambium/promote-{item_id if plain else digest(item_id)}"
 
 
 def tidy(scopes: Scopes) -> list[str]:
@@ -4191,36 +5185,165 @@ def waiting_items(documents: Mapping[Scope, Document]) -> list[Item]:
     return [item for item in below if item.promotion.get("pr")]
 
 
+def same_record(copy: Item, item: Item) -> bool:
+    """True when an item was made from this record: dates or first texts agree, the text is as last
+    imported, or half the words of the shorter one are shared."""
+    old, new = copy.source.rest, item.source.rest
+    date = to_the_second(new.get("source_ts"))
+    if new.get("record") in (None, old.get("record")) or old.get("digest") == from_source(item):
+        return True
+    said, *kept = (gist(text)[0] for text in (item.content, copy.content, copy.example))
+    dated = bool(date) and date == to_the_second(old.get("source_ts"))
+    return dated or any(2 * len(said & one) >= min(len(said), len(one)) > 0 for one in kept)
+
+
+def told_apart(records: Iterable[Record], known: Iterable[Item]) -> list[Record]:
+    """Records under the identity of the item that each was made from. An id that belongs to another
+    record makes a new item beside it: two exports that both count from 1 share nothing. Only where
+    at least half of such ids prove known are the others taken for rewritten records, too."""
+    namesakes: dict[tuple[str, str, str], dict[object, Item]] = {}
+    for item in known:
+        named = (item.source.system, item.source.ref, item.project)
+        namesakes.setdefault(named, {}).setdefault(item.origin, item)
+    found: list[tuple[Record, list[Item], Item | None]] = []
+    for record in records:
+        made = record.item
+        named = (made.source.system, made.source.ref, made.project) if made else ("", "", "")
+        others = [*namesakes.get(named, {}).values()] if named[1] else []
+        twin = next((other for other in others if made and same_record(other, made)), None)
+        found.append((record, others, twin))
+    strange = [others for _, others, twin in found if others and not twin]
+    rewritten = 2 * len(strange) <= sum(bool(others) for _, others, _ in found)
+    return [
+        identified(record, others, twin or (only_local(others) if rewritten else None))
+        for record, others, twin in found
+    ]
+
+
+def only_local(others: Sequence[Item]) -> Item | None:
+    """The one item there is, unless others have it already: there a wrong guess would lose text."""
+    return others[0] if len(others) == 1 and others[0].scope == "local" else None
+
+
+def identified(record: Record, others: Sequence[Item], twin: Item | None) -> Record:
+    """The record as its twin's source, or as something new beside its namesakes."""
+    if not record.item or not others:
+        return record
+    if not twin:
+        reason = f"its id is also that of {others[0].id}, which says something else"
+        return record._replace(reason=reason)
+    marks = {key: value for key, value in record.item.source.rest.items() if key != "record"}
+    first = twin.source.rest.get("record")
+    source = replace(record.item.source, rest={**marks, **({"record": first} if first else {})})
+    item = replace(record.item, source=source)
+    return record._replace(item=item, key=record_key(item))
+
+
+def restored(records: Iterable[Record], known: Iterable[Item]) -> list[Record]:
+    """Records of a cambium store; an item that is in some scope already stays as it is there."""
+    here: dict[object, Item] = {}
+    for item in known:
+        here |= dict.fromkeys((item.id, *item.merged, item.origin or item.id), item)
+    told = []
+    for record in records:
+        made = record.item
+        copy = here.get(made.id) or here.get(made.origin) if made else None
+        if made and copy:
+            differs = " with another text" * (made.content not in (copy.content, copy.example))
+            reason = f"is here as {copy.id}{differs}"
+            record = record._replace(item=None, outcome="duplicate", reason=reason)
+        told.append(record)
+    return told
+
+
+def outcome(record: Record, new: set[str], known: set[str]) -> Record:
+    """The record with what became of it."""
+    if not record.item:
+        return record
+    if record.item.id in new:
+        return record._replace(outcome="imported")
+    if record.key in known:
+        return record._replace(outcome="duplicate", reason="was imported before")
+    return record._replace(outcome="updated", reason="it changed in the export")
+
+
+def accounted(records: Sequence[Record]) -> Result:
+    """The part of an import's answer that accounts for every row."""
+    counts = Counter(record.outcome for record in records)
+    order = ("skipped", "updated", "imported", "duplicate")
+    telling = [record for record in records if record.reason]
+    telling.sort(key=lambda record: order.index(record.outcome))
+    left_out = Counter(name for record in records for name in record.left_out)
+    return lean(
+        updated=counts["updated"],
+        skipped=counts["skipped"],
+        duplicates=counts["duplicate"],
+        links=sum(record.links for record in records) or None,
+        left_out=dict(left_out.most_common(20)) or None,
+        details=[
+            {
+                "at": shorten(clean(each.at)[0], 200),
+                "outcome": each.outcome,
+                "reason": shorten(clean(each.reason)[0], 200),
+            }
+            for each in telling[:20]
+        ]
+        or None,
+        more_details=beyond(telling, 20),
+    )
+
+
+ZONED = re.compile(r"(?i)z$|[+-]\d\d:?\d\d$|^[\d.]+$")
+
+
+def date_warnings(records: Iterable[Record]) -> list[str]:
+    """What is odd about the dates of an export; they are kept as written."""
+    written = [each.item.source.rest.get("source_ts") for each in records if each.item]
+    dates = [str(date) for date in written if date]
+    unread = sum(not instant(date) for date in dates)
+    local = sum(bool(instant(date)) and not ZONED.search(date) for date in dates)
+    told = [(unread, "not a date and kept as written"), (local, "without a zone, taken as UTC")]
+    return [f"{count} of {len(dates)} dates: {what}" for count, what in told if count]
+
+
 @tool("Import memories", repeatable=True)
 def import_memory(
-    source: Annotated[str, "Format of the export: json (a JSON or JSONL file of memories)"],
-    path: Annotated[str, "Absolute path of the exported file; it is only read"],
+    source: Annotated[
+        str,
+        "auto (told by content), or cambium, server-memory, mem0, beads, claude, claude-code, "
+        "basic-memory, json",
+    ],
+    path: Annotated[str, "Absolute path of the exported file, zip or folder; it is only read"],
 ) -> Result:
     """Bring in another memory tool's export as local items, each marked with its origin. Safe to
-    repeat: records already imported are counted as duplicates."""
-    at = here()
-    adapter = IMPORT_ADAPTERS.get(source.strip().casefold())
-    if not adapter:
-        known = ", ".join(IMPORT_ADAPTERS)
-        raise CambiumError(f"no import format {source!r}", fix=f"use one of: {known}")
-    records = list(adapter(import_text(path), at.project, at.config.agent))
-    found = [record for record in records if record]
-    moment = now()
+    repeat: known records are duplicates, edited ones update their item. Rows that give no item are
+    told with the reason."""
+    at, moment = here(), now()
+    export = read_export(source, path, at.project, at.config.agent)
+    shared = {scope: store.read() for scope, store in at.scopes.branches.items()}
+    above = [item for document in shared.values() for item in document.items]
+    place = restored if export.system == "cambium" else told_apart
 
-    def change(document: Document) -> tuple[Absorbed, list[str]]:
-        return absorb(document, "import", found, moment), document.warnings
+    def change(document: Document) -> tuple[list[Record], Absorbed, list[str]]:
+        records = place(export.records, [*document.items, *above])
+        found = [Found(record.key, record.item) for record in records if record.item]
+        return records, absorb(document, "import", found, moment), document.warnings
 
-    done, warnings = at.scopes.local.mutate(change, "import")
+    records, done, redacted = at.scopes.local.mutate(change, "import")
+    new, known = {item.id for item in done.new}, set(done.known)
+    told = accounted([outcome(record, new, known) for record in records])
+    found = [Found(record.key, record.item) for record in records if record.item]
     return lean(
         status="imported",
-        source=source,
+        source=export.system,
         scope="local",
         imported=len(done.new),
-        skipped=len(records) - len(found),
-        duplicates=done.duplicates + len(done.resynced),
+        **told,
         items=listed(done.new),
         more=beyond(done.new, 25),
-        warnings=warnings or None,
+        stale_promoted=stale_promoted(found, shared)[:20] or None,
+        hint=export.hint or None,
+        **told_warnings([*date_warnings(records), *redacted]),
     )
 
 
@@ -4266,7 +5389,7 @@ def recall(
         guidance=None if confident else nothing_known(hits),
         more=left or None,
         as_of={s: commit for s, (commit, _) in past.items()} or None,
-        degraded=[document.problem for document in documents.values() if document.problem] or None,
+        degraded=degraded(at, documents) or None,
         freshness={s: store.freshness() for s, store in at.scopes.branches.items()},
     )
 
@@ -4274,6 +5397,13 @@ def recall(
 def nothing_known(hits: Sequence[Hit]) -> str:
     near = "The nearest misses are listed; none covers the question. " if hits else ""
     return f"Nothing known answers this. {near}Work it out, then capture() what you learn."
+
+
+def degraded(at: Here, documents: Mapping[Scope, Document]) -> list[str]:
+    """What a reader misses now: scopes that cannot be read, are off, or lost a damaged file."""
+    problems = [document.problem for document in documents.values() if document.problem]
+    off = org_problem(at.config, at.place) if at.config.org_repo and not at.scopes.org else ""
+    return [*problems, *at.scopes.local.set_aside(), *([f"org is off: {off}"] if off else [])]
 
 
 def names_an_item(at: Here, query: str) -> bool:
@@ -4635,7 +5765,7 @@ def request_body(item: Item, agent: str) -> str:
         f"**For example:** {escaped(shorten(item.example))}" if item.example else "",
         "**Endorsed by**\n\n" + "\n".join(vouched) if vouched else "",
         f"Recalled {item.trust.recalls} times; used in {used}.",
-        f"From {escaped(item.project)}, {escaped(provenance(item))}; item {item.id}.",
+        f"From {escaped(item.project)}, {escaped(provenance(item))}; item {escaped(item.id)}.",
         f"Proposed by {escaped(agent)}: `knowledge.json` and `KNOWLEDGE.md` change together.",
     ]
     return "\n\n".join(part for part in parts if part)
@@ -4821,7 +5951,7 @@ def setup(
     if not project_repo.strip():
         raise CambiumError("project_repo is empty", fix="give the path of your project's git clone")
     place = locate(os.path.abspath(folder(project_repo.strip())))
-    clone, offer = checked_org(org_repo.strip(), place)
+    clone, offer = checked_org(org_repo.strip(), place, config.remote)
     asked = {
         "CAMBIUM_REPO": str(place.root),
         "CAMBIUM_AGENT_ID": agent,
@@ -4860,21 +5990,26 @@ def checked_branch(name: str, place: Place, config: Config) -> str:
         ) from error
     git = Git(place.top, config.git_timeout)
     usual = git.default_branch(config.remote) if git_is_there() else "main"
-    if name in ("main", "master", usual):
+    if name in {usual, *taken_branches(place.top, config.remote, config.agentsync_branch)}:
+        whose = (
+            "the agentsync board"
+            if name == config.agentsync_branch
+            else "the project's default branch"
+        )
         raise CambiumError(
-            f"team_branch={name!r} is the project's default branch",
+            f"team_branch={name!r} is {whose}",
             fix="leave it out for 'cambium', or name a branch of its own",
         )
     return name
 
 
-def checked_org(org_repo: str, place: Place) -> tuple[str, Json]:
+def checked_org(org_repo: str, place: Place, remote: str) -> tuple[str, Json]:
     """The org clone's path, or commands that would make one for owner/name. Raises CambiumError."""
     if not org_repo:
         return "", {}
     path = os.path.abspath(folder(org_repo))
     if os.path.isdir(path):
-        if locate(path).common == place.common:
+        if one_project(locate(path), place, remote):
             raise CambiumError(
                 "org_repo is the project itself",
                 fix="give the clone of a repository that holds only org knowledge",
@@ -4927,13 +6062,11 @@ def store_settings(path: str, chosen: Mapping[str, str]) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with locked(target.with_name(target.name + ".lock")):
-            old = from_json_text(target.read_bytes()) if target.exists() else {}
+            old = from_json_text(file_bytes(target, follow=True)) if target.exists() else {}
             if not isinstance(old, dict):
                 raise ValueError("it is not a JSON object")
-            write_atomically(
-                target,
-                (json.dumps({**old, **chosen}, indent=2, ensure_ascii=False) + "\n").encode(),
-            )
+            text = json.dumps({**old, **chosen}, indent=2, ensure_ascii=False) + "\n"
+            write_atomically(target, text.encode(), follow=True)
     except (OSError, ValueError) as error:
         raise CambiumError(
             f"cannot update {path}: {error}", fix=f"mend or remove {path}, then call setup again"
@@ -4954,7 +6087,7 @@ def status() -> Result:
     counts: Json = {scope: scope_counts(document) for scope, document in documents.items()}
     gaps = [*program_gaps(), *org_gap(config, at.place), *config.gaps]
     all_gaps = [gap.to_json() for gap in gaps]
-    damaged = [str(path) for path in at.scopes.local.damaged_copies()]
+    damaged = at.scopes.local.set_aside()
     board = find_board(config, at.place, fetch=False)
     org, found = at.scopes.org, context_dir(at.place)
     return lean(
@@ -5107,20 +6240,54 @@ def to_client(context: Any, notices: Any) -> Progress.Listener:
     return tell
 
 
-class Stdin(io.FileIO):
-    """Standard input whose end is noticed at once: some SDKs first wait for the tools that run."""
+LONE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)"
+)
+
+
+def readable_frame(line: bytes) -> bytes:
+    """A line that the SDKs can read: they drop one with half a surrogate pair, or stop at bytes
+    that are not UTF-8, and its sender waits for ever."""
+    with contextlib.suppress(UnicodeDecodeError):
+        line.decode()
+        if b"\\ud" not in line.lower():
+            return line
+    line = line.decode("utf-8", "replace").encode()
+    return LONE.sub(lambda match: b"\\ufffd" if match[1] else match[0], line)
+
+
+class Stdin(io.RawIOBase):
+    """Standard input, line by line made readable; its end is noticed at once: some SDKs first wait
+    for the tools that run."""
 
     GRACE = 2.0  # seconds that running programs may still take
     ended: ClassVar[threading.Event] = threading.Event()
 
-    def readinto(self, buffer: Any) -> int | None:
-        read = super().readinto(buffer)
-        if read == 0:
+    def __init__(self) -> None:
+        self.source = io.FileIO(0, closefd=False)
+        self.pending = self.partial = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self.pending and not self.ended.is_set():
+            self.more(self.source.read(2**16) or b"")
+        size = min(len(buffer), len(self.pending))
+        buffer[:size], self.pending = self.pending[:size], self.pending[size:]
+        return size
+
+    def more(self, read: bytes) -> None:
+        """Take what was read; an unfinished line waits for its rest."""
+        whole, end, self.partial = (self.partial + read).rpartition(b"\n")
+        if not read:
+            whole, self.partial = self.partial, b""
             self.ended.set()
             timer = threading.Timer(self.GRACE, Children.end)
             timer.daemon = True
             timer.start()
-        return read
+        self.pending = b"\n".join(map(readable_frame, whole.split(b"\n"))) + end
 
 
 def stop(number: int, _: object) -> None:
@@ -5140,7 +6307,7 @@ def serve() -> int:
         ) from error
     if sys.stdin.isatty():
         log.warning("serving MCP on this terminal's input; --help lists the commands for people")
-    sys.stdin = io.TextIOWrapper(io.BufferedReader(Stdin(0, closefd=False)))
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(Stdin()))
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     try:

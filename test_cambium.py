@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import difflib
+import errno
 import hashlib
 import http.server
 import importlib.metadata
@@ -24,6 +25,7 @@ import sys
 import tempfile
 import threading
 import time
+import zipfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -76,7 +78,7 @@ def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(home)
     yield
-    cambium.opened.cache_clear()
+    cambium.opened_once.cache_clear()
 
 
 def git(where: Path, *args: str) -> str:
@@ -537,6 +539,32 @@ def test_a_repository_whose_git_directory_is_elsewhere_works(team, tmp_path):
     assert (ids(items_on(team.hub)), git(apart, "status", "--porcelain")) == ({item_id}, "")
 
 
+def test_a_clone_with_a_separate_git_directory_shares_one_store_with_its_worktrees(team, tmp_path):
+    apart = f"--separate-git-dir={tmp_path / 'kept'}"
+    git(tmp_path, "clone", "-q", apart, str(team.hub), "heron")
+    git(tmp_path / "heron", "worktree", "add", "-q", str(tmp_path / "linked"))
+    places = [cambium.locate(str(tmp_path / name)).main for name in ("heron", "linked")]
+    assert places[0] == places[1]
+    team.setenv("CAMBIUM_REPO", str(tmp_path / "linked"))
+    item = captured("Learned in a worktree.")
+    git(tmp_path / "heron", "worktree", "remove", "--force", str(tmp_path / "linked"))
+    team.setenv("CAMBIUM_REPO", str(tmp_path / "heron"))
+    assert ids(cambium.recall("learned in a worktree")["results"]) == {item}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are text there")
+def test_a_path_that_is_not_utf8_is_a_path_like_any_other(team, tmp_path):
+    odd = os.fsencode(tmp_path) + b"/h\xe9ron"
+    subprocess.run(["git", "clone", "-q", os.fsencode(team.hub), odd], check=True)
+    team.setenv("CAMBIUM_REPO", os.fsdecode(odd))
+    item = captured("Bound every queue.")
+    told = cambium.TOOLS["status"].call({})
+    assert (told["configured"], told["scopes"]["local"]["total"]) == (True, 1)
+    json.dumps(told).encode()
+    cambium.endorse(item)
+    assert cambium.promote(item)["status"] == "promoted"
+
+
 def beside_a_bare_repository(team: People, project: Path, name: str) -> Path:
     """Two worktrees, main and feature, of a bare clone called `name` in the project's folder."""
     git(project.parent, "clone", "-q", "--bare", str(team.hub), f"{project.name}/{name}")
@@ -653,6 +681,12 @@ def test_a_program_that_is_missing_is_named(tmp_path):
     assert error.value.what == "no-such-program is not on PATH"
 
 
+def test_a_programs_own_words_are_no_boilerplate():
+    err = "To get started with GitHub CLI, please run: gh auth login\nTo /tmp/hub.git\nhint: x\n"
+    words = cambium.Ran(("gh",), 4, b"", err).words
+    assert words == "To get started with GitHub CLI, please run: gh auth login"
+
+
 def test_a_failure_carries_the_programs_words_without_its_boilerplate(tmp_path):
     script = "echo 'To /hub' >&2; echo 'remote: policy says no' >&2; echo 'hint: pull' >&2; exit 3"
     ran = cambium.run(["sh", "-c", script], where=tmp_path, timeout=5)
@@ -718,6 +752,13 @@ def test_where_git_knows_nobody_the_agent_commits(team, monkeypatch):
     assert author_and_committer(team.hub) == ", ".join(
         ["Ana's bot <ana-s-bot@cambium.invalid>"] * 2
     )
+
+
+@pytest.mark.parametrize("name", ["", "...", "  "])
+def test_a_committers_name_that_git_refuses_stops_nothing(team, monkeypatch, name):
+    git(team.ana, "config", "--global", "--unset", "user.name")
+    monkeypatch.setenv("GIT_COMMITTER_NAME", name)
+    assert on_team("Bound every queue.") in ids(items_on(team.hub))
 
 
 def test_an_identity_given_only_in_the_environment_serves(team, monkeypatch):
@@ -898,6 +939,20 @@ SECRETS = [
     ("assigned-secret", "export DB_PASS=«Tr0ub4dor·3x»"),
     ("assigned-secret", '{"client_secret": "«p9q8r7·s6t5u4»"}'),
     ("assigned-secret", "the API key: «p9q8r7·s6t5u4v3»"),
+    ("sendgrid-key", "mail: «SG·.ngeVfQFYQlKU0ufo8x5d1A.TwL2iGABf9DHoTf09kqeF8tAmbi»"),
+    ("vault-token", "unseal with «hvs·.CAESIJ1a2b3c4d5e6f7g8h9i0j»"),
+    ("cloud-token", "«dop·_v1_a1b2c3d4a1b2c3d4a1b2c3d4a1b2c3d4a1b2c3d4a1b2c3d4a1b2c3d4a1b2c3d4»"),
+    ("shop-token", "«shpat·_0123456789abcdef0123456789abcdef»"),
+    ("twilio-key", "sms by «SK·0123456789abcdef0123456789abcdef»"),
+    ("bot-token", "the bot is «123456789·:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw»"),
+    ("account-key", "AccountKey=«Eby8vdM02xNO·cqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4==»;x"),
+    ("aws-secret-key", "aws keys AK / «wJalrXUtnFEMIK7MDENG·bPxRfiCYq9Zk3Lm0AbCd»"),
+    ("netrc-password", "machine hub login ana password «Tr0ub4dor·x»"),
+    ("curl-password", "curl -u admin:«Tr0ub4dor·x» https://hub"),
+    ("url-password", "postgres://app:«p@ss·9word»@db.internal/app"),
+    ("assigned-secret", "DB_PASSWORD=«correct·horsebattery»"),
+    ("assigned-secret", "password=«8273645·190»"),
+    ("assigned-secret", 'password = "«my pass ·phrase 99»"'),
     ("hex-key", "the signing secret is «9f86d081884c7d65·9a2feaa0c55ad015»"),
     ("hex-key", "its API key is «9f86d081884c7d65·9a2feaa0c55ad015»"),
 ]
@@ -932,6 +987,11 @@ def test_what_was_redacted_once_is_clean(kind, text):
         "secret: kept in Vault, path kv/data/app",
         "arn:aws:secretsmanager:eu-west-1:123456789012:secret:db",
         "password: see 1Password",
+        "secret_name: my-app-secret-v2 and credentials: ~/.aws/credentials2",
+        "api_key: process.env.API_KEY_2, token_count = compute_tokens2(x)",
+        "password_hash=bcrypt2b; DB_PASSWORD=your-password-here",
+        "token budget 3344 of 4000; access_key_id=id1",
+        "curl -u $USER:$PASS https://hub and a machine that runs login shells",
         "API_KEY=<your key> goes into .env",
         "git@github.com:owner/repo.git and https://example.com/a/b?page=2",
         "basic auth is off; bearer tokens are required",
@@ -1353,7 +1413,177 @@ def test_status_names_the_damage_and_later_where_the_bytes_are(team):
     assert cambium.status()["scopes"]["local"]["problem"].startswith(f"{path} is damaged: ")
     captured("The next one.")
     (aside,) = path.parent.glob("knowledge.json.corrupt-*")
-    assert (cambium.status()["set_aside"], aside.read_bytes()) == ([str(aside)], b"{")
+    [told] = cambium.status()["set_aside"]
+    assert (str(aside) in told, 'import_memory("cambium", path)' in told) == (True, True)
+    assert aside.read_bytes() == b"{"
+
+
+def test_a_damaged_file_is_told_of_by_the_write_that_moves_it_and_by_recalls_until_it_is_gone(team):
+    captured("Soon to be damaged.")
+    path = team.ana / ".cambium" / "knowledge.json"
+    path.write_bytes(b"{")
+    [told] = cambium.capture("The next one.")["warnings"]
+    assert "a damaged store was kept as " in told
+    assert cambium.recall("soon damaged")["degraded"] == [told]
+    assert "warnings" not in cambium.capture("One more thing.")
+    next(path.parent.glob("*.corrupt-*")).unlink()
+    assert "degraded" not in cambium.recall("soon damaged")
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.EIO, errno.EACCES])
+def test_a_read_that_fails_says_nothing_about_the_bytes(store, monkeypatch, error):
+    real, before = cambium.file_bytes, store.path.read_bytes()
+
+    def failing(path: Path, *more: Any, **named: Any) -> bytes:
+        raise OSError(error, os.strerror(error), str(path))
+
+    fresh = cambium.LocalStore(store.home)
+    monkeypatch.setattr(cambium, "file_bytes", failing)
+    assert fresh.read().problem == f"{store.path}: {os.strerror(error)}"
+    assert refused(fresh.mutate, add("k-1"), "adds").startswith(f"cannot read {store.path}: ")
+    monkeypatch.setattr(cambium, "file_bytes", real)
+    assert (held(fresh.read()), fresh.read().problem) == (["k-0"], "")
+    assert (store.path.read_bytes(), fresh.damaged_copies()) == (before, [])
+
+
+def test_a_number_that_json_has_not_breaks_no_reply_and_no_other_reader(team):
+    kept = captured("Bound every queue.")
+    path = team.ana / ".cambium" / "knowledge.json"
+    text = path.read_text().replace('"kind": "note"', '"kind": "note", "odd": [NaN, -Infinity]')
+    path.write_text(text)
+    told = cambium.TOOLS["endorse"].call({"item_id": kept})
+    json.dumps(told, allow_nan=False)
+    assert told["item"]["odd"] == [None, None]
+    assert "NaN" not in path.read_text()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes mean something else there")
+def test_a_store_folder_that_may_not_be_entered_is_a_problem_and_not_an_empty_store(
+    store, tmp_path
+):
+    script = """
+import sys, os; sys.path.insert(0, sys.argv[2])
+import cambium_server as cambium
+if os.getuid() == 0:
+    os.setgid(65534); os.setuid(65534)
+print(cambium.LocalStore(cambium.Path(sys.argv[1])).read().problem)
+"""
+    for place in (tmp_path, *tmp_path.parents):
+        assert os.stat(place).st_mode & 0o001 or os.getuid() or place.chmod(0o755) is None
+    store.home.chmod(0)
+    try:
+        argv = [sys.executable, "-c", script, str(store.home), str(HERE)]
+        told = subprocess.run(argv, capture_output=True, encoding="utf-8", check=True).stdout
+    finally:
+        store.home.chmod(0o755)
+    assert told.strip() == f"{store.path}: Permission denied"
+
+
+def test_two_lists_of_items_are_damage_and_not_the_last_of_them(store):
+    text = store.path.read_bytes()
+    store.path.write_bytes(text.replace(b"\n  ]\n}", b'\n  ],\n  "items": []\n}'))
+    assert "it has two lists of items" in store.read().problem
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = {"x": value}
+    return value
+
+
+@pytest.mark.parametrize("depth", [100, 330, 500])
+def test_an_item_nested_deep_is_malformed_and_stops_no_tool(team, depth):
+    store = team.ana / ".cambium" / "knowledge.json"
+    kept = captured("Bound every queue.")
+    whole = json.loads(store.read_text())
+    whole["items"].append(fact("k-deep").to_json() | {"odd": nested(depth)})
+    whole["deep"] = nested(depth)
+    store.write_text(json.dumps(whole))
+    assert ids(cambium.recall("queue")["results"]) == {kept}
+    assert cambium.status()["scopes"]["local"]["malformed"] == 1
+    cambium.endorse(kept)
+    assert (captured("Name it."), cambium.promote(kept)["status"])[1] == "promoted"
+    again = json.loads(store.read_text())
+    assert (again["items"][0]["odd"], again["deep"]) == (nested(depth), nested(depth))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege there")
+@pytest.mark.parametrize(
+    "name", ["usage.jsonl", "lock", "usage.lock", "knowledge.json", "team-usage-00.jsonl"]
+)
+def test_a_link_in_the_store_leads_nowhere(team, tmp_path, name):
+    kept = captured("Bound every queue.")
+    outside = tmp_path / "outside"
+    outside.write_text("mine\n")
+    place = team.ana / ".cambium" / name
+    place.unlink(missing_ok=True)
+    place.symlink_to(outside)
+    cambium.opened_once.cache_clear()
+    for tool, asked in (("recall", {"query": "queue"}), ("capture", {"content": "Name it."}),
+                        ("endorse", {"item_id": kept}), ("export_markdown", {"scope": "local"}),
+                        ("distill", {})):  # fmt: skip
+        with contextlib.suppress(cambium.CambiumError):
+            cambium.TOOLS[tool].call(asked)
+    cambium.here().scopes.deliver()
+    assert outside.read_text() == "mine\n"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="has no such files")
+@pytest.mark.parametrize("what", ["pipe", "device"])
+@pytest.mark.parametrize("name", ["usage.jsonl", "knowledge.json", "lock"])
+def test_what_is_no_file_in_the_store_keeps_nobody_waiting(team, name, what):
+    place = team.ana / ".cambium" / name
+    place.parent.mkdir(exist_ok=True)
+    os.mkfifo(place) if what == "pipe" else place.symlink_to("/dev/zero")
+    started = time.monotonic()
+    for tool, asked in (("recall", {"query": "queue"}), ("status", {}),
+                        ("capture", {"content": "Name it."})):  # fmt: skip
+        with contextlib.suppress(cambium.CambiumError):
+            cambium.TOOLS[tool].call(asked)
+    assert time.monotonic() - started < 20
+
+
+def test_a_store_that_came_with_the_repository_is_nobodys_setup(team, monkeypatch):
+    (team.ben / ".cambium").mkdir()
+    (team.ben / ".cambium" / "knowledge.json").write_text('{"items": []}')
+    git(team.ben, "add", "-f", ".cambium")
+    git(team.ben, "commit", "-qm", "ships a store")
+    monkeypatch.delenv("CAMBIUM_REPO")
+    monkeypatch.chdir(team.ben)
+    told = cambium.status()
+    assert (told["configured"], f'project_repo="{team.ben}"' in told["next_step"]) == (False, True)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege there")
+def test_a_store_folder_that_is_a_link_is_a_gap(team, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    shutil.rmtree(team.ana / ".cambium", ignore_errors=True)
+    (team.ana / ".cambium").symlink_to(tmp_path / "elsewhere")
+    told = cambium.status()
+    assert (told["configured"], "is a link" in told["gaps"][0]["cost"]) == (False, True)
+
+
+@pytest.mark.parametrize("branch", ["main", "master", "HEAD", "agentsync", "trunk"])
+def test_a_team_branch_of_the_projects_own_is_a_gap_wherever_it_is_set(team, branch):
+    git(team.hub, "branch", "trunk", "main")
+    git(team.ana, "fetch", "-q")
+    git(team.ana, "remote", "set-head", "origin", "trunk")
+    cambium.taken_branches.cache_clear()
+    team.become("ana", CAMBIUM_TEAM_BRANCH=branch)
+    [gap] = [each for each in cambium.status()["gaps"] if each["setting"] == "CAMBIUM_TEAM_BRANCH"]
+    assert branch in gap["cost"]
+    assert cambium.status()["configured"] is False
+
+
+def test_another_clone_of_the_project_is_no_organisation(team, tmp_path):
+    twin = clone(team.hub, tmp_path / "twin")
+    team.become("ana", CAMBIUM_ORG_REPO=str(twin))
+    [gap] = [each for each in cambium.status()["gaps"] if each["setting"] == "CAMBIUM_ORG_REPO"]
+    assert f"{twin} is the project itself" in gap["cost"]
+    assert f"org is off: {twin} is the project itself" in cambium.recall("queue")["degraded"]
+    with pytest.raises(cambium.CambiumError, match="org_repo is the project itself"):
+        cambium.setup(str(team.ana), "ana", org_repo=str(twin))
 
 
 def test_a_file_with_a_byte_order_mark_is_read_and_kept(store):
@@ -1742,6 +1972,22 @@ def test_two_sides_of_a_conflict_are_offered_as_one_push_that_mends_the_branch(t
     assert footprint(team.ana) == before
 
 
+def test_a_ref_of_the_users_where_ours_would_be_is_said_and_breaks_no_reader(team):
+    on_team("Name every queue.")
+    known = captured("Bound every queue.")
+    shutil.rmtree(team.ana / ".git" / "refs" / "cambium", ignore_errors=True)
+    git(team.ana, "update-ref", "refs/cambium", "HEAD")
+    cambium.opened_once.cache_clear()
+    found = cambium.recall("bound queue")
+    assert (known in ids(found["results"]), "refs/cambium" in str(found["freshness"])) == (
+        True,
+        True,
+    )
+    cambium.endorse(known)
+    assert "refs/cambium" in refused(cambium.promote, known)
+    assert git(team.ana, "rev-parse", "refs/cambium") == git(team.ana, "rev-parse", "HEAD")
+
+
 def test_what_a_damaged_branch_offers_is_the_same_for_every_reader_and_no_ref_keeps_it(team, ana):
     ana.mutate(add("k-0"), "adds")
     commit_by_hand(team, BROKEN["cut"])
@@ -1759,7 +2005,7 @@ def test_where_git_cannot_read_a_branch_the_other_scopes_go_on(team):
     for each in (team.ana / ".git" / "objects").glob("??/*"):
         each.unlink()
     team.hub.rename(team.hub.with_name("gone.git"))
-    cambium.opened.cache_clear()
+    cambium.opened_once.cache_clear()
     found = cambium.recall("queue")
     assert [row["id"] for row in found["results"]] == [kept]
     assert "cambium" in found["degraded"][0]
@@ -1961,6 +2207,64 @@ def test_a_clean_org_checkout_follows(team):
     in_the_org(team)
     tip = git(team.org_hub, "rev-parse", "main")
     assert (git(team.ana_org, "rev-parse", "main"), git(team.ana_org, "status", "-s")) == (tip, "")
+
+
+def test_an_org_checkout_follows_without_a_trace(team):
+    (team.ana_org / "KNOWLEDGE.md").unlink(missing_ok=True)
+    git(team.ana_org, "update-ref", "ORIG_HEAD", "HEAD")
+    kept = git(team.ana_org, "rev-parse", "ORIG_HEAD")
+    in_the_org(team)
+    assert git(team.ana_org, "rev-parse", "ORIG_HEAD") == kept
+    assert "cambium: fast-forward" in git(team.ana_org, "reflog", "-1")
+
+
+def test_an_ignored_file_of_the_users_is_not_replaced(team):
+    (team.ana_org / ".git" / "info" / "exclude").write_text("KNOWLEDGE.md\n")
+    mine = team.ana_org / "KNOWLEDGE.md"
+    assert not git(team.ana_org, "ls-files", "KNOWLEDGE.md")
+    mine.write_text("my notes\n")
+    in_the_org(team)
+    assert mine.read_text() == "my notes\n"
+    assert git(team.ana_org, "status", "--porcelain") == ""
+
+
+def test_a_checkout_whose_filter_fails_is_left_as_it_was(team):
+    (team.ana_org / ".git" / "info" / "attributes").write_text("KNOWLEDGE.md filter=broken\n")
+    for key, value in (("smudge", "false"), ("required", "true")):
+        git(team.ana_org, "config", f"filter.broken.{key}", value)
+    before = git(team.ana_org, "rev-parse", "HEAD")
+    in_the_org(team)
+    assert git(team.ana_org, "rev-parse", "HEAD") == before
+    assert git(team.ana_org, "status", "--porcelain") == ""
+    git(team.ana_org, "config", "--remove-section", "filter.broken")
+    git(team.ana_org, "pull", "-q", "--ff-only")
+
+
+def test_a_default_branch_that_was_renamed_is_followed_and_not_brought_back(team):
+    git(team.ana_org, "remote", "set-head", "origin", "main")
+    in_the_org(team)
+    git(team.org_hub, "branch", "-m", "main", "trunk")
+    git(team.org_hub, "symbolic-ref", "HEAD", "refs/heads/trunk")
+    item = on_team("Name every thread.")
+    assert cambium.promote(item, to_scope="org")["status"] == "promoted"
+    assert git(team.org_hub, "for-each-ref", "--format=%(refname:short)", "refs/heads") == "trunk"
+    assert len(items_on(team.org_hub, "trunk")) == 2
+
+
+@pytest.mark.parametrize("scope", ["team", "org"])
+def test_a_split_index_of_the_users_is_left_whole(team, scope):
+    repo = team.ana if scope == "team" else team.ana_org
+    git(repo, "config", "core.splitIndex", "true")
+    git(repo, "config", "splitIndex.sharedIndexExpire", "now")
+    for number in range(30):
+        (repo / f"f{number}").write_text("x")
+    git(repo, "add", "-A")
+    before = sorted(path.name for path in (repo / ".git").glob("sharedindex.*"))
+    for path in (repo / ".git").glob("sharedindex.*"):
+        os.utime(path, (1, 1))
+    in_the_org(team)
+    assert sorted(path.name for path in (repo / ".git").glob("sharedindex.*")) == before
+    assert git(repo, "diff", "--cached", "--name-only").count("f") == 30
 
 
 @pytest.mark.parametrize("state", ["edited", "staged", "ahead", "elsewhere"])
@@ -2615,7 +2919,7 @@ def test_no_later_sweep_of_any_kind_captures_it_again(capturing, board):
     cambium.distill()
     churned(board)
     cambium.distill()
-    cambium.opened.cache_clear()  # as another process
+    cambium.opened_once.cache_clear()  # as another process
     again = [cambium.distill(), cambium.distill(backfill=True)]
     capturing.setenv("CAMBIUM_RELEASE_CAPTURE", "0")
     again += [cambium.distill(), cambium.distill(backfill=True)]
@@ -3232,7 +3536,8 @@ def test_a_record_is_mapped_as_the_table_says(alone, record, differs):
     record = record if bodies & record.keys() else {"content": "Bound it.", **record}
     assert counted(imports(record)) == (1, 0, 0)
     [item] = local_items(alone)
-    item["source"].pop("digest", None)
+    for mark in ("digest", "record"):
+        item["source"].pop(mark, None)
     assert picked(item, *PLAIN) == {**PLAIN, **differs}
 
 
@@ -3385,9 +3690,811 @@ def test_a_pipe_is_refused_and_not_waited_for(alone, tmp_path):
 
 
 def test_an_unknown_format_names_the_known_ones(alone):
-    assert refused(cambium.import_memory, "mem0", "/x") == (
-        "no import format 'mem0'\nFix: use one of: json"
+    known = "auto, cambium, server-memory, mem0, beads, claude, claude-code, basic-memory, json"
+    assert refused(cambium.import_memory, "mem-o-matic", "/x") == (
+        f"no import format 'mem-o-matic'\nFix: use one of: {known}"
     )
+
+
+# ── Sources: imports of what people have ────────────────────────────────────
+
+
+def laid(*files: tuple[str, Any], below: str = "export") -> Path:
+    """A folder with these files: text as it is, a list as JSON lines, anything else as JSON."""
+    for name, held in files:
+        path = Path(below, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = "\n".join(map(json.dumps, held)) if isinstance(held, list) else json.dumps(held)
+        path.write_text(held if isinstance(held, str) else lines, encoding="utf-8")
+    return Path(below).resolve()
+
+
+def brought(*files: tuple[str, Any], source: str = "auto", **more: str) -> dict[str, Any]:
+    """Import a folder with these files; the tool's answer."""
+    return cambium.import_memory(source, str(laid(*files, **more)))
+
+
+def entity(name: str, *observations: str, kind: str = "tool") -> dict[str, Any]:
+    return {"type": "entity", "name": name, "entityType": kind, "observations": [*observations]}
+
+
+def relation(start: str, verb: str, end: str) -> dict[str, Any]:
+    return {"type": "relation", "from": start, "relationType": verb, "to": end}
+
+
+def bead(issue: str, title: str, **more: Any) -> dict[str, Any]:
+    dates = {"created_at": "2026-02-03T04:05:06Z", "updated_at": "2026-02-04T04:05:06Z"}
+    return {"id": issue, "title": title, "priority": 2, **dates, **more}
+
+
+UUIDS = [f"{n}{n}{n}{n}aaaa-0000-4000-8000-00000000000{n}" for n in range(1, 6)]
+NOTE = (
+    "---\ntitle: Kiln\npermalink: workshop/kiln\n---\n# Kiln\n\n- [fact] It cools in nine hours\n"
+)
+MEMORY = {"account_uuid": UUIDS[0], "conversations_memory": "**Work**\n\nRuns a pottery."}
+FORMATS = {
+    "server-memory": ([("m.json", [entity("kiln", "It cools in nine hours")])], 1),
+    "mem0": (
+        [("all.json", {"results": [{"id": UUIDS[0], "memory": "Glazes", "user_id": "u"}]})],
+        1,
+    ),
+    "beads": ([("issues.jsonl", [bead("p-1", "Kiln leaks"), bead("p-2", "Buy clay")])], 2),
+    "claude": ([("memories.json", [MEMORY]), ("users.json", [{"uuid": "x", "full_name": "A"}])], 1),
+    "claude-code": ([("MEMORY.md", "- [Kiln](kiln.md)\n"), ("kiln.md", "It cools slowly.\n")], 1),
+    "basic-memory": ([("Kiln.md", NOTE)], 1),
+    "json": ([("notes.jsonl", [{"id": 1, "text": "It cools"}, {"id": 2, "text": "It heats"}])], 2),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_is_told_by_what_the_files_hold(alone, name):
+    files, count = FORMATS[name]
+    told = brought(*files)
+    assert (told["source"], *counted(told)) == (name, count, 0, 0)
+    [ours] = {item["source"]["system"] for item in local_items(alone)}
+    assert ours == name
+    assert all({"imported", name} <= {*item["tags"]} for item in local_items(alone))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_imports_again_as_duplicates_from_anywhere_and_writes_nothing(alone, name):
+    files, count = FORMATS[name]
+    brought(*files)
+    before = bytes_below(alone / ".cambium")
+    assert counted(brought(*files, below="moved/deep")) == (0, 0, count)
+    assert bytes_below(alone / ".cambium") == before
+
+
+def test_there_is_a_sample_of_every_format():
+    assert {*FORMATS, "cambium"} == set(cambium.IMPORT_ADAPTERS)
+
+
+def test_an_entity_carries_its_observations_and_relations(alone):
+    graph = [
+        entity("kiln", "It cools in nine hours", "It is on the second floor"),
+        relation("Mo", "repairs", "kiln"),
+        entity("Mo", kind="person"),
+        relation("Mo", "knows", "Jo"),
+    ]
+    told = brought(("memory.jsonl", graph))
+    assert picked(told, "imported", "skipped", "links", "details") == {
+        "imported": 1,
+        "skipped": 2,
+        "links": 1,
+        "details": [
+            {
+                "at": "memory.jsonl line 4",
+                "outcome": "skipped",
+                "reason": "links two entities without observations",
+            },
+            {
+                "at": "memory.jsonl line 3",
+                "outcome": "skipped",
+                "reason": "is an entity without observations",
+            },
+        ],
+    }
+    [item] = local_items(alone)
+    assert picked(item, "content", "why", "kind", "tags") == {
+        "content": "kiln: It cools in nine hours\nIt is on the second floor",
+        "why": "Mo repairs kiln",
+        "kind": "tool",
+        "tags": ["tool", "imported", "server-memory"],
+    }
+
+
+def test_a_graph_in_one_json_object_is_read_too(alone):
+    entities = [{"name": "kiln", "observations": ["It cools", {"content": "It heats"}]}]
+    graph = {"entities": entities, "relations": [{"from": "a", "to": "kiln", "relationType": "b"}]}
+    assert picked(brought(("graph.json", graph)), "imported", "links") == {
+        "imported": 1,
+        "links": 1,
+    }
+    assert contents(local_items(alone)) == ["kiln: It cools\nIt heats"]
+
+
+def test_an_entity_that_learned_more_updates_its_item(alone):
+    brought(("m.jsonl", [entity("kiln", "It cools in nine hours")]))
+    told = brought(("m.jsonl", [entity("kiln", "It has a new lid", "It cools in nine hours")]))
+    assert picked(told, "imported", "updated", "duplicates") == {
+        "imported": 0,
+        "updated": 1,
+        "duplicates": 0,
+    }
+    assert contents(local_items(alone)) == ["kiln: It has a new lid\nIt cools in nine hours"]
+
+
+def test_a_mem0_memory_says_whom_it_is_about_and_what_was_left_out(alone):
+    memory = {
+        "id": UUIDS[0],
+        "memory": "Prefers stoneware",
+        "user_id": "mo",
+        "agent_id": None,
+        "metadata": {"category": "taste", "lang": "en"},
+        "categories": ["craft"],
+        "created_at": "2026-03-04T08:00:00-08:00",
+        "expires": "never",
+    }
+    graph = [{"source": "mo", "relationship": "likes", "target": "stoneware"}]
+    told = brought(("all.json", {"results": [memory], "relations": graph}))
+    assert told["left_out"] == {"expires": 1, "metadata.lang": 1, "relation": 1}
+    [item] = local_items(alone)
+    assert picked(item, "content", "why", "kind", "tags") == {
+        "content": "Prefers stoneware",
+        "why": "user mo",
+        "kind": "taste",
+        "tags": ["craft", "imported", "mem0"],
+    }
+    assert item["source"]["source_ts"] == "2026-03-04T08:00:00-08:00"
+
+
+def test_a_bead_keeps_what_was_decided_and_what_it_waits_for(alone):
+    issue = bead(
+        "p-1",
+        "Kiln leaks",
+        description="Heat goes up the wall.",
+        design="Add a second lid.",
+        status="closed",
+        close_reason="The lid is on.",
+        issue_type="bug",
+        labels=["heat"],
+        assignee="mo",
+        comments=[{"author": "jo", "text": "Same in the old one"}, {"author": "jo"}],
+        dependencies=[{"depends_on_id": "p-2", "type": "blocks"}, "odd"],
+    )
+    told = brought(("i.jsonl", [issue, bead("p-2", "Buy a lid"), bead("p-3", " ")]))
+    assert picked(told, "imported", "skipped", "links", "left_out") == {
+        "imported": 2,
+        "skipped": 1,
+        "links": 1,
+        "left_out": {"priority": 2, "assignee": 1, "comment": 1, "dependency": 1},
+    }
+    assert picked(local_items(alone)[0], "content", "why", "kind", "tags") == {
+        "content": "Kiln leaks: Heat goes up the wall.",
+        "why": "Design: Add a second lid.\nClosed: The lid is on.\njo: Same in the old one\n"
+        "Depends on p-2 (blocks): Buy a lid",
+        "kind": "bug",
+        "tags": ["heat", "closed", "imported", "beads"],
+    }
+
+
+CLAUDE = [
+    (
+        "memories.json",
+        [
+            {
+                "account_uuid": UUIDS[0],
+                "conversations_memory": "Writes in English.\n\n## Work\nRuns a pottery.\n\n## No\n",
+                "project_memories": {UUIDS[1]: "**Goal**\n\nA quieter kiln."},
+            }
+        ],
+    ),
+    (
+        f"projects/{UUIDS[1]}.json",
+        {
+            "uuid": UUIDS[1],
+            "name": "Kiln",
+            "prompt_template": "Answer in metric units.",
+            "docs": [{"filename": "fan.md", "content": "The fan turns left."}, {"filename": "x"}],
+        },
+    ),
+    ("conversations.json", [{"uuid": UUIDS[2], "chat_messages": [{"text": "hi"}]}]),
+    ("users.json", [{"uuid": UUIDS[3], "email_address": "mo@example.invalid"}]),
+]
+
+
+def zipped(*files: tuple[str, Any]) -> Path:
+    path = Path("export.zip").resolve()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, held in files:
+            archive.writestr(name, held if isinstance(held, str) else json.dumps(held))
+    return path
+
+
+@pytest.mark.parametrize("form", ["folder", "zip"])
+def test_a_claude_export_gives_sections_instructions_and_documents(alone, form):
+    path = zipped(*CLAUDE) if form == "zip" else laid(*CLAUDE)
+    told = cambium.import_memory("auto", str(path))
+    assert picked(told, "source", "imported", "skipped", "left_out") == {
+        "source": "claude",
+        "imported": 5,
+        "skipped": 0,
+        "left_out": {"document": 1, "conversation": 1, "account": 1},
+    }
+    assert [(item["kind"], item["content"], item["why"]) for item in local_items(alone)] == [
+        ("note", "Writes in English.", ""),
+        ("note", "Work: Runs a pottery.", ""),
+        ("note", "Goal: A quieter kiln.", "From Claude's memory of the project Kiln"),
+        ("instructions", "Kiln: Answer in metric units.", ""),
+        ("document", "fan.md: The fan turns left.", "A document of the Claude project Kiln"),
+    ]
+    assert counted(cambium.import_memory("claude", str(laid(*CLAUDE)))) == (0, 0, 5)
+
+
+def test_a_newer_claude_export_keeps_one_memory_per_account(alone):
+    files = ["Clay comes on Mondays.", {"path": "a.md", "content": "Tea is at four."}, {"size": 3}]
+    memory = {**MEMORY, "memory_files": files}
+    told = brought((f"memories/{UUIDS[0]}.json", memory))
+    assert picked(told, "source", "imported", "left_out") == {
+        "source": "claude",
+        "imported": 3,
+        "left_out": {"memory file": 1},
+    }
+    assert contents(local_items(alone)) == [
+        "Work: Runs a pottery.",
+        "Clay comes on Mondays.",
+        "a.md: Tea is at four.",
+    ]
+
+
+def test_a_rewritten_section_of_a_memory_updates_its_item(alone):
+    brought(("memories.json", [MEMORY]))
+    rewritten = {**MEMORY, "conversations_memory": "**Work**\n\nNow sails."}
+    assert brought(("memories.json", [rewritten]))["updated"] == 1
+    assert contents(local_items(alone)) == ["Work: Now sails."]
+
+
+AUTO_MEMORY = [
+    ("MEMORY.md", "# Index\n\n- [Kiln](kiln.md) - hot\n- [Gone](gone.md)\n\n## Tone\nBe brief.\n"),
+    (
+        "kiln.md",
+        "---\nname: kiln\ndescription: >\n  The kiln cools\n  in nine hours\nmetadata:\n"
+        "  node_type: memory\n  type: project\n  modified: 2026-05-06T07:08:09.000Z\n"
+        "  originSessionId: s-1\n---\n\nWait.\n\n**Why:** it cracks.\n**How:** see [[fan]].\n",
+    ),
+    ("fan.md", "---\nname: fan\ndescription: 'Mo''s fan'\ntype: reference\n---\n"),
+    ("plain.md", "No front matter here.\n"),
+    ("empty.md", "\n"),
+]
+
+
+def test_the_memory_folder_of_claude_code_gives_an_item_per_file(alone):
+    told = brought(*AUTO_MEMORY)
+    assert picked(told, "source", "imported", "skipped", "links", "left_out") == {
+        "source": "claude-code",
+        "imported": 4,
+        "skipped": 1,
+        "links": 1,
+        "left_out": {"index line without its file": 1, "originSessionId": 1},
+    }
+    assert [(item["kind"], item["content"], item["why"]) for item in local_items(alone)] == [
+        ("note", "Tone: Be brief.", ""),
+        ("reference", "Mo's fan", ""),
+        ("project", "The kiln cools in nine hours\n\nWait.\n\n**How:** see [[fan]].", "it cracks."),
+        ("note", "plain: No front matter here.", ""),
+    ]
+
+
+def test_the_memories_of_several_projects_are_not_mixed(alone):
+    both = laid(("a/memory/MEMORY.md", "# A\nx\n"), ("b/memory/MEMORY.md", "# B\ny\n"))
+    assert refused(cambium.import_memory, "auto", str(both)) == (
+        "that folder holds the memories of 2 projects\n"
+        "Fix: give the folder of one of them: a/memory, b/memory"
+    )
+
+
+def test_a_basic_memory_note_keeps_its_text_and_gains_tags(alone):
+    note = (
+        "---\ntitle: Kiln\ntype: guide\ntags: heat, clay\npermalink: shop/kiln\nmood: calm\n---\n"
+        "# Kiln\n\nHow we fire.\n\n- [decision] Fire at night #power (cheap)\n- [ ] a task\n"
+        "- [x] a done one\n- plain #untagged\n- needs [[Clay]]\n- [link](a.md)\n"
+    )
+    told = brought(("shop/Kiln.md", note))
+    assert picked(told, "source", "imported", "links", "left_out") == {
+        "source": "basic-memory",
+        "imported": 1,
+        "links": 1,
+        "left_out": {"mood": 1},
+    }
+    [item] = local_items(alone)
+    assert item["content"] == "Kiln\n\n" + note.partition("# Kiln\n\n")[2].strip()
+    assert item["tags"] == ["heat", "clay", "decision", "power", "imported", "basic-memory"]
+    assert (item["kind"], item["source"]["ref"]) == ("guide", "shop/kiln")
+
+
+def test_a_note_is_titled_by_its_front_matter_its_heading_or_its_file(alone):
+    texts = {"a": "---\ntitle: Kiln\n---\n# Hot\n", "b": "# Clay\n\nGrey.\n", "c": "Dry.\n"}
+    files = [(f"{name}.md", text) for name, text in [*texts.items(), ("d", "# Only this\n")]]
+    brought(*files, source="basic-memory")
+    told = ["Kiln: # Hot", "Clay: Grey.", "c: Dry.", "Only this"]
+    assert contents(local_items(alone)) == told
+
+
+def test_notes_of_one_name_in_two_folders_are_two(alone):
+    told = brought(("a/README.md", "One.\n"), ("b/README.md", "Two.\n"), source="basic-memory")
+    assert counted(told) == (2, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("front", "told"),
+    [
+        ("a: plain text # a comment", {"a": "plain text"}),
+        ('a: "quoted: \\u00e9 # kept"', {"a": "quoted: \u00e9 # kept"}),
+        ("a: 'it''s'", {"a": "it's"}),
+        ("a: >\n  folded\n  text\n\n  more", {"a": "folded text\n\nmore"}),
+        ("a: |-\n  line\n    deeper\nb: x", {"a": "line\n  deeper", "b": "x"}),
+        ("a: [x, 'y, z', \"w\"]", {"a": ["x", "y, z", "w"]}),
+        ("a:\n  - x\n  - 'y'\nb:\n- z", {"a": ["x", "y"], "b": ["z"]}),
+        ("a:\n  b: 1\n  c:\n    d: 2", {"a": {"b": "1", "c": {"d": "2"}}}),
+        ("a: one\n  more", {"a": "one more"}),
+        (
+            "a: http://b.example/c#d\n# note\nb: ~\nc:",
+            {"a": "http://b.example/c#d", "b": "", "c": ""},
+        ),
+        ('"a b": 1\na: "half', {"a b": "1", "a": '"half'}),
+    ],
+)
+def test_front_matter_is_read_as_people_write_it(front, told):
+    assert cambium.front_matter(f"---\n{front}\n---\nText.\n") == (told, "Text.\n")
+
+
+@pytest.mark.parametrize("text", ["Text.", "---\n", "---\nNo key\n---\nText.\n", "---\na: 1\nText"])
+def test_what_is_no_front_matter_stays_text(text):
+    assert cambium.front_matter(text) == ({}, text)
+
+
+COSTLY = {
+    "deep": "---\n" + "".join(f"{' ' * n}a:\n" for n in range(3_000)) + "---\nx",
+    "spaces": f"---\na{' ' * 60_000}\nb: c{' ' * 60_000}\n---\n- {' ' * 60_000}[",
+    "breaks": "---\na:\n- b\n" + "\n" * 200_000 + "c: d\n---\n" + "\n" * 200_000 + "x",
+    "brackets": "---\na: b\n---\n" + "- [" * 60_000,
+    "headings": "---\na: b\n---\n# " + "a #" * 60_000,
+}
+
+
+@pytest.mark.parametrize("kind", COSTLY)
+def test_a_hostile_note_costs_no_time(alone, kind):
+    started = time.monotonic()
+    told = brought(("n.md", COSTLY[kind]), source="basic-memory")
+    brought(("MEMORY.md", COSTLY[kind]), source="claude-code", below="other")
+    assert told["imported"] == 1
+    assert time.monotonic() - started < 20
+
+
+def own_store(repo: Path) -> Path:
+    """A copy of a local store, as somebody keeps it."""
+    return Path(shutil.copy(repo / ".cambium" / "knowledge.json", "kept.json")).resolve()
+
+
+def fresh_clone(monkeypatch: pytest.MonkeyPatch, repo: Path, name: str) -> Path:
+    """Another place with a repository of that name, where ana works from now on."""
+    path = Path("elsewhere", name).resolve()
+    path.mkdir(parents=True)
+    git(path, "init", "-q")
+    monkeypatch.setenv("CAMBIUM_REPO", str(path))
+    return path
+
+
+def known_store(alone: Path) -> list[dict[str, Any]]:
+    """Items of every kind, one endorsed, one retired, one from a source, with a foreign key."""
+    context(alone, decisions=[decided()])
+    cambium.distill()
+    cambium.endorse(
+        captured("Bound it.", why="it grew", tags="a, b", valid_while="it rains"), "yes"
+    )
+    cambium.deprecate(captured("Never bound it."), "wrong")
+    cambium.record_need("A bound for pools")
+    path = alone / ".cambium" / "knowledge.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    document["items"][0]["mood"] = {"of": "another client"}
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return local_items(alone)
+
+
+def unmarked(item: dict[str, Any]) -> dict[str, Any]:
+    """An item without the marks of an import."""
+    marks = ("imported", "digest")
+    source = {key: value for key, value in item["source"].items() if key not in marks}
+    return {**item, "source": source, "tags": [tag for tag in item["tags"] if tag != "imported"]}
+
+
+def test_our_own_export_comes_back_without_loss(alone, monkeypatch):
+    kept = known_store(alone)
+    export = own_store(alone)
+    again = fresh_clone(monkeypatch, alone, "heronry")
+    told = cambium.import_memory("auto", str(export))
+    assert (told["source"], *counted(told)) == ("cambium", 4, 0, 0)
+    assert [unmarked(item) for item in local_items(again)] == [unmarked(item) for item in kept]
+    assert all(item["source"]["imported"] for item in local_items(again))
+    assert counted(cambium.import_memory("auto", str(export))) == (0, 0, 4)
+
+
+def test_what_came_back_is_not_distilled_again(alone, monkeypatch):
+    known_store(alone)
+    export = own_store(alone)
+    again = fresh_clone(monkeypatch, alone, "heronry")
+    cambium.import_memory("cambium", str(export))
+    context(again, decisions=[decided()])
+    told = cambium.distill()
+    assert (told["new_items"], told["resynced"]) == (0, [])
+    context(again, decisions=[decided("Use a rollback journal")])
+    assert [row["change"] for row in cambium.distill()["resynced"]] == ["updated"]
+    assert cambium.distill()["resynced"] == []
+
+
+def test_what_was_earned_in_another_project_is_kept_and_does_not_count(alone, monkeypatch):
+    kept = {item["id"]: item for item in known_store(alone)}
+    export = own_store(alone)
+    other = fresh_clone(monkeypatch, alone, "rookery")
+    cambium.import_memory("auto", str(export))
+    assert cambium.promote()["status"] == "none_eligible"
+    for item in local_items(other):
+        assert item["trust"] == {"recalls": 0, "endorsements": [], "projects": ["rookery"]}
+        assert item["source"]["trust"] == kept[item["id"]]["trust"]
+
+
+def test_an_item_that_is_here_stays_as_it_is(team):
+    item_id, local = on_team("Bound every queue."), captured("Bound every pool.")
+    row = {"content": "Bound nothing.", "trust": {"recalls": 9}, "source": {}}
+    rows = [{"id": item_id, **row}, {"id": local, **row}, {"id": "k-new", **row}]
+    told = brought(("knowledge.json", {"items": rows}))
+    assert counted(told) == (1, 0, 2)
+    assert told["details"] == [
+        {
+            "at": f"knowledge.json items {n}",
+            "outcome": "duplicate",
+            "reason": f"is here as {i} with another text",
+        }
+        for n, i in enumerate([item_id, local], 1)
+    ]
+    assert contents(local_items(team.ana)) == ["Bound every pool.", "Bound nothing."]
+
+
+def test_what_is_no_item_in_our_own_export_is_told(alone):
+    good = {"id": "k-1", "content": "Bound it.", "trust": {}, "source": {}}
+    rows = [good, {**good, "id": ""}, {**good, "id": "k-2", "x": float("nan")}, {"id": "k-3"}, 5]
+    told = brought(("knowledge.json", {"items": [*rows, {**good, "id": "k-4", "tags": 7}]}))
+    assert counted(told) == (1, 5, 0)
+    assert [row["reason"].partition(":")[0] for row in told["details"]] == [
+        "an object with id is no record of this format",
+        "a number or a flag is no record of this format",
+        "is no item",
+        "is no item",
+        "is no item",
+    ]
+
+
+@pytest.mark.parametrize("damage", ["cut", "conflict"])
+def test_a_damaged_store_gives_back_what_can_be_read(alone, damage):
+    ids = [captured(f"Bound {what}.") for what in ("queues", "pools", "caches")]
+    path = alone / ".cambium" / "knowledge.json"
+    text = path.read_text(encoding="utf-8")
+    newer = text.replace("Bound pools.", "Bound all pools.").replace(
+        '"updated_at": "2', '"updated_at": "3'
+    )
+    both = f"<<<<<<< ours\n{text}=======\n{newer}>>>>>>> theirs\n"
+    path.write_text(text[: text.index("caches")] if damage == "cut" else both, encoding="utf-8")
+    told = cambium.import_memory("cambium", str(path))
+    assert told["imported"] == (2 if damage == "cut" else 3)
+    assert "what can be read of it is taken" in told["details"][0]["reason"]
+    assert [item["id"] for item in local_items(alone)] == ids[: told["imported"]]
+    assert local_items(alone)[1]["content"] == f"Bound {'' if damage == 'cut' else 'all '}pools."
+
+
+def test_mixed_records_are_each_accounted_for(alone):
+    records = [
+        {"content": "ok", "id": 1},
+        None,
+        5,
+        "text only",
+        {"content": {"a": 1}},
+        {"content": ""},
+        ["x"],
+        {"content": "dup", "id": 1},
+        {"content": "ok", "id": "1"},
+    ]
+    told = imports(text=json.dumps({"memories": records}))
+    no_text = "has no text under content, text, body, memory, note"
+    assert counted(told) == (1, 6, 2)
+    assert [(row["at"], row["outcome"], row["reason"]) for row in told["details"]] == [
+        ("memories 2", "skipped", f"null {no_text}"),
+        ("memories 3", "skipped", f"a number or a flag {no_text}"),
+        ("memories 4", "skipped", f"a bare text {no_text}"),
+        ("memories 5", "skipped", f"an object with content {no_text}"),
+        ("memories 6", "skipped", f"an object with content {no_text}"),
+        ("memories 7", "skipped", f"a list {no_text}"),
+        ("memories 8", "duplicate", "repeats memories 1 with another text"),
+        ("memories 9", "duplicate", "repeats memories 1"),
+    ]
+
+
+def test_broken_lines_are_told_by_number_and_a_cut_list_is_read(alone):
+    lines = ['{"text": "one"}', "", "{half", '{"text": "two"},', '{"text": "three", "id": NaN}']
+    told = imports(text="\n".join(lines))
+    assert counted(told) == (3, 1, 0)
+    [row] = told["details"]
+    assert (row["at"], row["reason"].partition(":")[0]) == ("line 3", "is not JSON")
+    assert [item["source"]["ref"] for item in local_items(alone)] == ["", "", ""]
+
+
+@properties
+@given(st.lists(ANY_JSON, max_size=6), st.sampled_from(["auto", *cambium.IMPORT_ADAPTERS]))
+def test_whatever_rows_there_are_each_is_accounted_for_or_the_export_is_refused(rows, source):
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(cambium.CambiumError):
+        path = Path(folder, "x.json")
+        path.write_text(json.dumps([*rows, {"id": 1, "content": "one"}]), encoding="utf-8")
+        read = cambium.read_export(source, str(path), "heronry", "ana")
+        keys = [record.key for record in read.records if record.item]
+        assert len(keys) == len(set(keys))
+        assert {record.at for record in read.records} == {
+            f"record {n}" for n in range(1, len(rows) + 2)
+        }
+
+
+def test_the_account_of_an_import_is_bounded(alone):
+    told = imports(*[None] * 400, {"text": "one"})
+    assert (len(told["details"]), told["more_details"], told["skipped"]) == (20, 380, 400)
+
+
+@pytest.mark.parametrize(
+    ("held", "told"),
+    [
+        (
+            [{"due": "1 May", "done": True}] * 3 + [None],
+            "0 of 4 rows had a usable body; seen: 3 x an object with due, done; 1 x null",
+        ),
+        (
+            "binary \x00 nonsense",
+            "0 of 1 rows had a usable body; seen: 1 x a row that is not JSON: ",
+        ),
+        ([[1, 2], 3], "0 of 2 rows had a usable body; seen: 1 x a list; 1 x a number"),
+    ],
+)
+def test_an_unknown_shape_is_refused_and_described(alone, held, told):
+    path = laid(("x.jsonl", held)) / "x.jsonl"
+    words = refused(cambium.import_memory, "auto", str(path))
+    assert words.startswith(f"{path}: {told}")
+    fix = words.partition("\nFix: ")[2]
+    assert fix.startswith("name the format, one of: cambium, server-memory, mem0, beads, claude, ")
+    assert not (alone / ".cambium").exists()
+
+
+def test_plain_markdown_is_described_and_read_when_named(alone):
+    folder = laid(("a.md", "One thing.\n"), ("b.md", "Another.\n"))
+    words = refused(cambium.import_memory, "auto", str(folder))
+    assert "0 of 2 rows had a usable body; seen: 2 x a Markdown file" in words
+    assert "basic-memory any Markdown folder" in words
+    told = cambium.import_memory("Basic_Memory", str(folder))
+    assert (told["source"], told["imported"]) == ("basic-memory", 2)
+
+
+def test_a_wrong_format_names_the_right_one(alone):
+    path = str(laid(("i.jsonl", [bead("p-1", "Kiln leaks")])) / "i.jsonl")
+    assert refused(cambium.import_memory, "mem0", path) == (
+        f"{path}: 0 of 1 rows had a usable body for mem0; seen: 1 x an object with id, title, "
+        "priority, created_at, updated_at\nFix: give source='beads'"
+    )
+    told = cambium.import_memory("json", path)
+    assert counted(told) == (0, 1, 0)
+    hint = "1 rows look like beads: import their file or folder with source='beads'"
+    assert told["hint"] == hint
+
+
+def test_a_folder_of_several_formats_names_the_ones_it_did_not_take(alone):
+    memories = {"results": [{"id": u, "memory": f"Fact {u}", "user_id": "mo"} for u in UUIDS[:3]]}
+    told = brought(("i.jsonl", [bead("p-1", "Kiln leaks")]), ("all.json", memories))
+    assert (told["source"], *counted(told)) == ("mem0", 3, 1, 0)
+    hint = "1 rows look like beads: import their file or folder with source='beads'"
+    assert told["hint"] == hint
+
+
+@pytest.mark.parametrize("path", ["", "  "])
+def test_an_empty_path_is_not_the_current_folder(alone, path):
+    laid(("a.json", [{"text": "one"}]), below=".")
+    told = "path is empty\nFix: give the path of the exported file or folder"
+    assert refused(cambium.import_memory, "auto", path) == told
+
+
+def test_a_folder_without_a_text_says_so(alone):
+    folder = laid(("a.png", "x"), (".git/b.json", "{}"))
+    assert refused(cambium.import_memory, "auto", str(folder)) == (
+        f"{folder} holds no Markdown or JSON file\n"
+        "Fix: give the path of the exported file or folder"
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_folder_is_read_in_order_without_links_pipes_and_what_is_too_large(alone, monkeypatch):
+    laid(("s.json", {"text": "secret"}), below="outside")
+    folder = laid(("b.json", {"text": "b"}), ("a/z.json", {"text": "z"}), ("c.json", "x" * 3_000))
+    (folder / "link.json").symlink_to(Path("outside/s.json").resolve())
+    (folder / "linked").symlink_to(Path("outside").resolve())
+    os.mkfifo(folder / "pipe.json")
+    monkeypatch.setattr(cambium, "IMPORT_LIMIT", 2_000)
+    told = cambium.import_memory("auto", str(folder))
+    assert contents(local_items(alone)) == ["b", "z"]
+    assert [(row["at"], row["reason"]) for row in told["details"]] == [
+        ("c.json", "is larger than 0 MiB"),
+        ("link.json", "is a symbolic link, which is not followed"),
+        ("linked", "is a symbolic link, which is not followed"),
+        ("pipe.json", "is not a regular file"),
+    ]
+
+
+def test_a_folder_beyond_reason_is_refused(alone, monkeypatch):
+    folder = laid(*((f"{n}.json", {"text": "x" * 50}) for n in range(4)))
+    monkeypatch.setattr(cambium, "IMPORT_LIMIT", 100)
+    told = refused(cambium.import_memory, "auto", str(folder))
+    assert told.endswith("\nFix: import its parts one by one")
+    monkeypatch.setattr(cambium, "IMPORT_LIMIT", 1_000)
+    monkeypatch.setattr(cambium, "MOST_FILES", 3)
+    assert "holds more than 3 files" in refused(cambium.import_memory, "auto", str(folder))
+
+
+def test_an_archive_that_lies_about_itself_is_told(alone, monkeypatch):
+    path = zipped(
+        ("a.json", {"text": "a"}), ("../b.json", {"text": "b"}), ("big.json", "x" * 9_000)
+    )
+    monkeypatch.setattr(cambium, "IMPORT_LIMIT", 5_000)
+    told = cambium.import_memory("auto", str(path))
+    assert contents(local_items(alone)) == ["a"]
+    assert [(r["at"], r["reason"]) for r in told["details"]] == [
+        ("big.json", "is larger than 0 MiB")
+    ]
+    path.write_bytes(path.read_bytes()[:-60])
+    assert refused(cambium.import_memory, "auto", str(path)).startswith(f"cannot read {path}: ")
+
+
+def numbered(*texts: str, **more: Any) -> list[dict[str, Any]]:
+    return [{"id": n, "content": text, **more} for n, text in enumerate(texts, 1)]
+
+
+KILN = ("The kiln cools in nine hours", "Clay arrives on Mondays", "Glaze needs two coats")
+SHIP = ("Sails are stored dry", "The anchor weighs forty kilos", "Harbour dues rise in spring")
+
+
+def test_two_exports_that_both_count_from_one_share_nothing(alone):
+    imports(*numbered(*KILN))
+    told = imports(*numbered(*SHIP))
+    assert counted(told) == (3, 0, 0)
+    first = local_items(alone)[0]["id"]
+    reason = f"its id is also that of {first}, which says something else"
+    assert told["details"][0] == {"at": "record 1", "outcome": "imported", "reason": reason}
+    assert contents(local_items(alone)) == [*KILN, *SHIP]
+    for texts in (SHIP, KILN, SHIP):
+        assert counted(imports(*numbered(*texts))) == (0, 0, 3)
+
+
+def test_namesakes_stay_apart_up_to_the_organisation(team):
+    imports(*numbered(*KILN))
+    imports(*numbered(*SHIP))
+    for item in local_items(team.ana):
+        cambium.endorse(item["id"])
+    cambium.promote()
+    assert sorted(contents(items_on(team.hub))) == sorted([*KILN, *SHIP])
+    assert counted(imports(*numbered(*KILN))) == (0, 0, 3)
+    assert [hit["content"] for hit in cambium.recall("anchor weighs forty")["results"]] == [SHIP[1]]
+
+
+def test_namesakes_of_two_people_are_two_items_and_one_record_is_one(team, tmp_path):
+    for who, texts in (("first", KILN), ("second", (SHIP[0], *KILN[1:]))):
+        (tmp_path / who).mkdir()
+        team.setenv("CAMBIUM_REPO", str(clone(team.hub, tmp_path / who / "heronry")))
+        imports(*numbered(*texts))
+        for item in local_items(tmp_path / who / "heronry"):
+            cambium.promote(item["id"], force=True)
+    assert sorted(contents(items_on(team.hub))) == sorted([*KILN, SHIP[0]])
+
+
+def test_an_edited_record_updates_its_item_wherever_the_file_lies(alone):
+    imports(*numbered(*KILN))
+    texts = (KILN[0], "Clay arrives on Mondays and Fridays", "Wholly rewritten")
+    told = brought(("moved.json", {"items": numbered(*texts)}))
+    assert picked(told, "imported", "updated", "duplicates") == {
+        "imported": 0,
+        "updated": 2,
+        "duplicates": 1,
+    }
+    assert contents(local_items(alone)) == [*texts]
+
+
+def test_a_record_with_the_same_date_is_the_same_whatever_it_says(alone):
+    imports(*numbered("Cold", created_at="2026-03-04T05:06:07Z"))
+    assert imports(*numbered("Warm", created_at="2026-03-04T06:06:07+01:00"))["updated"] == 1
+    assert imports(*numbered("Windy", created_at="2026-03-04"))["imported"] == 1
+    assert contents(local_items(alone)) == ["Warm", "Windy"]
+
+
+def test_an_id_that_is_unique_by_itself_needs_no_likeness(alone):
+    imports({"id": UUIDS[0], "content": "Cold"})
+    assert imports({"id": UUIDS[0], "content": "Windy"})["updated"] == 1
+    assert contents(local_items(alone)) == ["Windy"]
+
+
+def test_items_of_an_older_cambium_keep_their_identity(alone):
+    imports(*numbered(*KILN))
+    path = alone / ".cambium" / "knowledge.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    document["imported"]["import"] = ["json:1", "json:2", "json:3"]
+    for item in document["items"]:
+        del item["source"]["record"]
+    path.write_text(json.dumps(document), encoding="utf-8")
+    assert counted(imports(*numbered(*KILN))) == (0, 0, 3)
+    assert imports(*numbered(KILN[0], f"{KILN[1]} at nine", KILN[2]))["updated"] == 1
+    assert imports(*numbered(*SHIP))["imported"] == 3
+
+
+def test_a_promoted_item_whose_record_changed_is_reported(team):
+    imports(*numbered(*KILN))
+    cambium.promote(local_items(team.ana)[0]["id"], force=True)
+    told = imports(*numbered(f"{KILN[0]} now", *KILN[1:]))
+    assert counted(told) == (0, 0, 3)
+    [stale] = told["stale_promoted"]
+    assert picked(stale, "ref", "reason") == {
+        "ref": "1",
+        "reason": "its text changed at the source",
+    }
+
+
+def test_a_mangled_or_secret_id_is_still_the_same_record(alone):
+    for ref in ("cafÃ©", "ghp_abcdefghijklmnopqrstuvwxyz0123456789"):
+        assert counted(imports({"id": ref, "content": f"One of {len(ref)}"})) == (1, 0, 0)
+        assert counted(imports({"id": ref, "content": f"One of {len(ref)}"})) == (0, 0, 1)
+
+
+def test_no_answer_of_an_import_repeats_a_secret(alone):
+    secret = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
+    rows = [{"text": "ok", secret: 1}, {secret: 1}, {"id": secret, "text": "a"}]
+    files = [(f"{secret}.jsonl", [*rows, {"id": secret, "text": "b"}])]
+    assert secret not in json.dumps(cambium.TOOLS["import_memory"].call(
+        {"source": "auto", "path": str(laid(*files))}))  # fmt: skip
+    told = refused(cambium.import_memory, "auto", str(laid(("x.json", {secret: 1}), below="y")))
+    assert secret not in told
+    assert secret.encode() not in b"".join(bytes_below(alone / ".cambium").values())
+
+
+def test_odd_dates_are_kept_and_counted(alone):
+    dates = ["2026-01-01T00:00:00Z", "1767225600", "2026-01-01T10:00", "yesterday", "", None]
+    told = imports(*({"text": f"fact {n}", "date": date} for n, date in enumerate(dates)))
+    assert told["warnings"] == [
+        "1 of 4 dates: not a date and kept as written",
+        "1 of 4 dates: without a zone, taken as UTC",
+    ]
+    kept = [item["source"].get("source_ts") for item in local_items(alone)]
+    assert kept == [*dates[:4], None, None]
+
+
+def test_thousands_of_records_are_one_write(alone, monkeypatch):
+    writes = []
+    real = cambium.write_atomically
+    monkeypatch.setattr(
+        cambium, "write_atomically", lambda *a: (writes.append(a[0].name), real(*a))[1]
+    )
+    started = time.monotonic()
+    assert imports(*numbered(*(f"fact {n}" for n in range(3_000))))["imported"] == 3_000
+    assert writes.count("knowledge.json") == 1
+    assert time.monotonic() - started < 20
+
+
+def test_importing_asks_no_remote(team, monkeypatch):
+    git(team.ana, "remote", "set-url", "origin", "http://127.0.0.1:9/gone.git")
+    asked = []
+    real = cambium.Git.network
+    monkeypatch.setattr(
+        cambium.Git, "network", lambda self, *a: (asked.append(a), real(self, *a))[1]
+    )
+    assert counted(imports(*numbered(*KILN))) == (3, 0, 0)
+    assert asked == []
 
 
 def edited(hub: Path, branch: str, item_id: str, **values: Any) -> None:
@@ -4035,6 +5142,17 @@ def test_an_entry_shows_its_body_reason_example_and_premise():
     )
 
 
+def test_the_body_of_a_request_mentions_nobody_and_names_no_other_request():
+    item = note("k-1 @ops", "@everyone: see #12 and a@b.test", why="@here", example="@all")
+    body = cambium.request_body(item, "bot @team")
+    assert not re.search(r"(?<![\w&])@\w|(?<!&)#\d", body)
+
+
+def test_two_ids_never_share_a_branch():
+    odd = ["x y", "x-y", "x_y", "x/y", "x" * 81, "x" * 82]
+    assert len({cambium.proposal_branch(each) for each in odd}) == len(odd)
+
+
 def test_every_link_of_the_contents_leads_to_one_place_of_its_own():
     names = ["heronry", "Heronry", "heron-ry", "heron ry", "", "<b>", "日本", "org"]
     documents = {
@@ -4166,8 +5284,9 @@ PARAMETERS = {
         "why": "",
         "tags": "",
         "valid_while": "",
+        "force": False,
     },
-    "record_need": {"content": ..., "why": "", "tags": ""},
+    "record_need": {"content": ..., "why": "", "tags": "", "force": False},
     "distill": {"backfill": False, "board_repo": ""},
     "import_memory": {"source": ..., "path": ...},
     "recall": {"query": ..., "scope": "auto", "limit": 5, "as_of": ""},
@@ -6912,6 +8031,49 @@ def many_decisions(repo: Path, count: int = 12_000) -> None:
 
 
 @pytest.mark.wire
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        (r"half \ud83d emoji", "half \ufffd emoji"),
+        (r"\udd25 the other half", "\ufffd the other half"),
+        (r"whole \ud83d\udd25 emoji", "whole 🔥 emoji"),
+        (r"a path C:\\ud83d stays", r"a path C:\ud83d stays"),
+    ],
+)
+def test_half_a_surrogate_pair_on_the_wire_gets_its_answer(team, serve, sent, kept):
+    wire = serve()
+    call = {"name": "capture", "arguments": {"content": "SENT"}}
+    frame = json.dumps({"jsonrpc": "2.0", "id": 77, "method": "tools/call", "params": call})
+    wire.process.stdin.write(frame.replace("SENT", sent) + "\n")
+    wire.process.stdin.flush()
+    told = json.loads(wire.reply(77)["result"]["content"][0]["text"])
+    assert told["item"]["content"] == kept
+
+
+@pytest.mark.wire
+def test_bytes_that_are_not_utf8_end_no_session(team, serve):
+    wire = serve()
+    wire.process.stdin.buffer.write(b'\xff\xfe{"jsonrpc"\n')
+    wire.process.stdin.buffer.flush()
+    assert wire.ok("status")["configured"] is True
+
+
+@pytest.mark.wire
+def test_a_frame_that_comes_in_pieces_is_one_frame(team, serve):
+    wire = serve()
+    call = {"name": "capture", "arguments": {"content": "é" * 40_000}}
+    frame = json.dumps({"jsonrpc": "2.0", "id": 78, "method": "tools/call", "params": call},
+                       ensure_ascii=False).encode()  # fmt: skip
+    for at in range(0, len(frame), 9_999):
+        wire.process.stdin.buffer.write(frame[at : at + 9_999])
+        wire.process.stdin.buffer.flush()
+        time.sleep(0.01)
+    wire.process.stdin.buffer.write(b"\n")
+    wire.process.stdin.buffer.flush()
+    assert json.loads(wire.reply(78)["result"]["content"][0]["text"])["status"] == "captured"
+
+
+@pytest.mark.wire
 def test_long_work_tells_a_client_that_asks_how_far_it_is(team, serve):
     many_decisions(team.ana)
     wire = serve()
@@ -8003,7 +9165,7 @@ def test_whatever_happens_in_whatever_order_nothing_acknowledged_is_lost(
     monkeypatch.setattr(cambium.BranchStore, "push", late)
 
     def office() -> Office:
-        cambium.opened.cache_clear()
+        cambium.opened_once.cache_clear()
         at_work.append(Office(built, tmp_path / f"office-{len(at_work)}", monkeypatch))
         return at_work[-1]
 
@@ -8134,7 +9296,7 @@ import os, json
 cambium.status(); cambium.recall("orchids")  # loads what a stranger may not be able to read
 if os.getuid() == 0:
     os.setgid(65534); os.setuid(65534)
-cambium.opened.cache_clear()
+cambium.opened_once.cache_clear()
 def tried(call):
     try: return call()["status"]
     except cambium.CambiumError as error: return str(error)
@@ -8485,7 +9647,7 @@ def dead_remote(team: People, kind: str, put_on_path: Callable[[str, str], Path]
             put_on_path("ssh", "sleep 300")
             url, words = "ssh://git@hub.invalid/x.git", "timed out after 1 s"
         for repo in (team.ana, team.ana_org):
-            git(repo, "remote", "set-url", "origin", url)
+            git(repo, "remote", "set-url", "origin", url.replace("x.git", f"{repo.name}.git"))
         yield words
 
 

@@ -414,7 +414,7 @@ def child_main() -> int:
 
     def fresh(*, quiet: bool) -> Json:
         """Forget every store, as a new process would; with `quiet` nothing is counted later."""
-        cambium.opened.cache_clear()
+        cambium.opened_once.cache_clear()
         if quiet:
             cambium.Scopes.deliver_later = lambda self: None  # type: ignore[method-assign]
         return {}
