@@ -34,6 +34,7 @@ import heapq
 import importlib
 import inspect
 import io
+import itertools
 import json
 import logging
 import math
@@ -3907,6 +3908,9 @@ def without_repeats(records: Iterable[Record]) -> list[Record]:
 
 FLOOR = 0.30
 K1, B = 1.4, 0.75
+KIN = 0.65  # what another form of a word counts, where the one that was asked counts 1
+LIKE = 0.6  # the share of letter triples (Dice) from which a known form stands for an unknown word
+COMMON = 3_000  # a word in more items than this adds none where rarer words have found as many
 FUNCTION_WORDS = frozenset(
     """
     a about above after again against all also am an and any anything are aren as at be because
@@ -3931,11 +3935,10 @@ SPACED = rf"(?:(?![{UNSPACED}])[^\W_])+"
 CHUNKS = re.compile(rf"[{UNSPACED}]+|{SPACED}(?:[._/:+\-]+{SPACED})*")
 PARTS = re.compile(r"[^\W\d_]+|\d+")
 HUMPS = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-SUFFIXES = (
-    "ational", "ization", "fulness", "ousness", "iveness", "ations", "ically", "ation", "ments",
-    "ences", "ances", "ment", "ness", "ible", "able", "ings", "ions", "ence", "ance", "less", "ing",
-    "ion", "ies", "ers", "ous", "ful", "ive", "ity", "ly", "ed", "er", "es", "or", "al", "s",
-)  # fmt: skip
+SUFFIX = re.compile(  # the shortest root is tried first, so the longest suffix goes
+    r"([^aeiouy]*[aeiouy].*?)(?<=...)(?:(?<![eo])at(?:e|ed|ing|ive|or|ion|ional)|iz(?:e|ed|er|ing|ation)"
+    r"|(?:ful|ous|ive)?ness|ically|ment|[ia]ble|[ea]nce|less|ing|ion|ous|ful|ive|ity|ly|ed|er|or|al)"
+)
 
 
 def singular(word: str) -> str:
@@ -3952,16 +3955,8 @@ def stem(word: str) -> str:
     """The word without its longest suffix, where at least three letters with a vowel stay."""
     if len(word) > 3 and word.isascii():
         word = singular(word)
-        for suffix in SUFFIXES:
-            root = word[: -len(suffix)]
-            if (
-                word.endswith(suffix)
-                and len(root) >= 3
-                and re.search("[aeiouy]", root)
-                and not word.endswith("ss")
-            ):
-                word = root
-                break
+        if found := SUFFIX.fullmatch(word):
+            word = found[1]
         if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "aeiouls":
             word = word[:-1]
         if len(word) > 3 and word.endswith("e"):
@@ -3985,11 +3980,12 @@ def folded(text: str) -> str:
 def chunk_words(chunk: str) -> tuple[tuple[str, bool], ...]:
     """The terms of one run of text without gaps."""
     if re.match(rf"[{UNSPACED}]", chunk):
-        return tuple((chunk[at : at + 2], False) for at in range(max(1, len(chunk) - 1)))
+        last = max(1, len(chunk) - 1)  # every character starts a pair, or ends the run alone
+        return tuple((chunk[at : at + 2], at == last) for at in range(len(chunk)))
     humps = HUMPS.sub(" ", chunk)
     parts = [part.casefold() for hump in humps.split() for part in PARTS.findall(hump)]
     whole = [(chunk.casefold(), True)] if len(parts) > 1 else []
-    return (*whole, *((stem(part), False) for part in parts if part not in FUNCTION_WORDS))
+    return (*whole, *((part, False) for part in parts if part not in FUNCTION_WORDS))
 
 
 def words(text: str) -> Iterator[tuple[str, bool]]:
@@ -4003,13 +3999,44 @@ def trigrams(word: str) -> set[str]:
     return {padded[at : at + 3] for at in range(len(padded) - 2)}
 
 
+def slipped(one: str, other: str) -> bool:
+    """True when one letter is missing, added or wrong, or two neighbours are swapped."""
+    if abs(len(one) - len(other)) > 1:
+        return False
+    while one and other and one[0] == other[0]:
+        one, other = one[1:], other[1:]
+    while one and other and one[-1] == other[-1]:
+        one, other = one[:-1], other[:-1]
+    return max(len(one), len(other)) < 2 or (len(one) == 2 and one == other[::-1])
+
+
+def is_name(chunk: re.Match[str], text: str) -> bool:
+    """True for a word with a capital that is not there because a sentence starts."""
+    said, before = chunk[0], text[max(0, chunk.start() - 3) : chunk.start()].strip()
+    return said[1:] != said[1:].lower() or (said[0].isupper() and before[-1:] not in ".!?:")
+
+
+def texts(item: Item) -> tuple[str, ...]:
+    """What of an item is searched."""
+    return (item.content, item.why, *item.tags)
+
+
+def forms_of(item: Item) -> Counter[str]:
+    return Counter(form for text in texts(item) for form, _ in words(text))
+
+
 class Term(NamedTuple):
-    """A query word: the index terms that stand for it with their weights, and what it is worth."""
+    """A query word: the forms the store has of it, each with its weight; in how many items they
+    stand; what the word is worth, and which share of that an item with a form of it covers: 0 for
+    an unknown word, whose forms are of words like it and cover their weight."""
 
     word: str
-    stands: list[tuple[str, float]]
+    forms: dict[str, float]
+    reach: int
     worth: float
+    cover: float
     whole: bool
+    name: bool
 
 
 class Hit(NamedTuple):
@@ -4026,130 +4053,166 @@ class Index:
     """Postings over entries. `update` costs what changed since the last one."""
 
     def __init__(self) -> None:
-        self.slots: dict[Entry, int] = {}
+        self.slots: dict[Scope, dict[Entry, int]] = {}
         self.place: dict[int, tuple[Scope, Item]] = {}
-        self.terms: dict[int, tuple[str, ...]] = {}
-        self.lengths: dict[int, int] = {}
-        self.norms: dict[int, float] = {}
+        self.lengths: list[int] = []
+        self.total = 0
         self.postings: dict[str, dict[int, int]] = {}
+        self.families: dict[str, list[str]] = {}
         self.grams: dict[str, set[str]] = {}
-        self.next = 0
         self.documents: dict[Scope, Document] = {}
         self.lock = threading.Lock()
 
     def update(self, documents: Mapping[Scope, Document]) -> None:
         """Make the index hold exactly the active items of these documents."""
-        if all(
-            self.documents.get(scope) is documents.get(scope)
-            for scope in {*self.documents, *documents}
-        ):
-            return
-        wanted = {
-            entry: scope
-            for scope, document in documents.items()
-            for entry in document.entries.values()
-        }
-        for entry in self.slots.keys() - wanted.keys():
-            self.drop(self.slots.pop(entry))
-        for entry in wanted.keys() - self.slots.keys():
-            if entry.item and entry.item.active:
-                self.slots[entry] = self.add(wanted[entry], entry.item)
+        for scope in {*self.documents, *documents}:
+            old, new = self.documents.get(scope), documents.get(scope)
+            if old is not new:
+                self.follow(scope, old.entries if old else {}, new.entries if new else {})
         self.documents = dict(documents)
-        self.norms.clear()
 
-    def add(self, scope: Scope, item: Item) -> int:
-        slot = self.next
-        self.next += 1
-        terms = Counter(
-            term for text in (item.content, item.why, *item.tags) for term, _ in words(text)
-        )
-        for term, times in terms.items():
-            posting = self.postings.setdefault(term, {})
-            if not posting and self.grams:
-                self.learn(term)
-            posting[slot] = times
-        self.place[slot], self.terms[slot], self.lengths[slot] = (
-            (scope, item),
-            tuple(terms),
-            sum(terms.values()),
-        )
+    def follow(self, scope: Scope, old: Mapping[str, Entry], new: Mapping[str, Entry]) -> None:
+        """An entry that says what one that is gone said, as after a recall, takes its slot."""
+        pairs = itertools.zip_longest(old.values(), new.values())
+        moved = [pair for pair in pairs if pair[0] is not pair[1]]
+        before, after = ({pair[side] for pair in moved} - {None} for side in (0, 1))
+        slots = self.slots.setdefault(scope, {})
+        free: dict[object, list[int]] = {}
+        for slot in [slots.pop(entry) for entry in before - after if entry in slots]:
+            free.setdefault(texts(self.place[slot][1]), []).append(slot)
+        for entry in [entry for _, entry in moved if entry and entry not in before]:
+            if entry.item and entry.item.active:
+                spare = free.get(texts(entry.item))
+                slots[entry] = slot = spare.pop() if spare else self.add(entry.item)
+                self.place[slot] = (scope, entry.item)
+        for slot in itertools.chain(*free.values()):
+            self.drop(slot)
+
+    def add(self, item: Item) -> int:
+        slot, counts = len(self.lengths), forms_of(item)
+        for form, times in counts.items():
+            if form not in self.postings:
+                self.postings[form] = {}
+                self.families.setdefault(stem(form), []).append(form)
+                if self.grams:
+                    self.learn(form)
+            self.postings[form][slot] = times
+        self.lengths.append(counts.total())
+        self.total += self.lengths[slot]
         return slot
 
     def drop(self, slot: int) -> None:
-        for term in self.terms.pop(slot):
-            posting = self.postings[term]
-            del posting[slot]
-            if not posting:
-                del self.postings[term]
-        del self.place[slot], self.lengths[slot]
+        _, item = self.place.pop(slot)
+        self.total -= self.lengths[slot]
+        for form in forms_of(item):
+            del self.postings[form][slot]
+            if not self.postings[form]:
+                del self.postings[form]
+                self.families[stem(form)].remove(form)
 
-    def idf(self, term: str, least: int = 0) -> float:
-        known, size = len(self.postings.get(term, ())), max(len(self.place), least)
-        return math.log(1 + (size - known + 0.5) / (known + 0.5))
+    def idf(self, places: int, least: int = 0) -> float:
+        return math.log(1 + (max(len(self.place), least) - places + 0.5) / (places + 0.5))
 
     def query(self, text: str) -> list[Term]:
-        """The query's words; one the store has never seen backs off to at most three like it."""
-        asked = dict(words(text))
-        return [
-            Term(word, self.stands(word), self.idf(word, least=50), whole)
-            for word, whole in asked.items()
-        ]
+        """The query's words, each once in whatever forms it is said."""
+        asked: dict[str, list[tuple[str, bool, bool]]] = {}
+        plain = folded(text)
+        for chunk in CHUNKS.finditer(plain):
+            name = is_name(chunk, plain)
+            for form, whole in chunk_words(chunk[0]):
+                if len(form) > 1 or not whole:  # a run of characters is asked by its pairs
+                    asked.setdefault(stem(form), []).append((form, whole, name))
+        return [self.term(root, said) for root, said in asked.items()]
 
-    def stands(self, word: str) -> list[tuple[str, float]]:
-        return [(word, 1.0)] if word in self.postings else self.alike(word)
+    def term(self, root: str, said: Sequence[tuple[str, bool, bool]]) -> Term:
+        """A term is worth midway between how rare the word is as asked, and in all its forms. When
+        the store has only other forms, they cover no more than the second."""
+        word, whole, _ = said[0]
+        own = self.family(root, {form for form, *_ in said})
+        forms = own or self.alike(word)
+        reach = len(set().union(*(self.postings[form] for form in forms)))
+        asked = max((len(self.postings[form]) for form in own if own[form] == 1.0), default=0)
+        rare = self.idf(reach if own else 0, least=50)
+        worth = (self.idf(asked, least=50) + rare) / 2
+        cover = 1.0 if asked else rare / worth if own else 0.0
+        return Term(word, forms, reach, worth, cover, whole, any(name for *_, name in said))
 
-    def learn(self, term: str) -> None:
-        for gram in trigrams(term):
-            self.grams.setdefault(gram, set()).add(term)
+    def family(self, root: str, said: Container[str]) -> dict[str, float]:
+        """The forms of a word the store has: a form that was not said counts less."""
+        forms = sorted(self.families.get(root, ()))
+        if len(root) == 1 and re.match(f"[{UNSPACED}]", root):
+            forms += sorted(form for form in self.postings if form[0] == root and len(form) == 2)
+        return {form: 1.0 if form in said else KIN for form in forms}
 
-    def alike(self, word: str) -> list[tuple[str, float]]:
-        """Known words that share most of their letters with this one, each with its weight."""
-        if len(word) < 5:
-            return []
+    def learn(self, form: str) -> None:
+        for gram in trigrams(form):
+            self.grams.setdefault(gram, set()).add(form)
+
+    def alike(self, word: str) -> dict[str, float]:
+        """At most three known forms that differ from an unknown one by a slip, or share most of
+        their letters with it."""
+        if not 5 <= len(word) <= 50:
+            return {}
         if not self.grams:
-            for term in self.postings:
-                self.learn(term)
-        mine = trigrams(word)
-        shared = Counter(
-            term for gram in mine for term in self.grams.get(gram, ()) if term in self.postings
-        )
-        scored = ((2 * n / (len(mine) + len(trigrams(term))), term) for term, n in shared.items())
-        best = sorted(
-            ((dice, term) for dice, term in scored if dice >= 0.6),
-            key=lambda pair: (-pair[0], pair[1]),
-        )
-        return [(term, 0.8 * dice) for dice, term in best[:3]]
+            for form in self.postings:
+                self.learn(form)
+        mine, like = trigrams(word), {}
+        shared = Counter(form for gram in mine for form in self.grams.get(gram, ()))
+        for form, both in shared.items():
+            if 3 * both >= len(mine) and form in self.postings:  # as many survive any slip
+                dice = 2 * both / (len(mine) + len(trigrams(form)))
+                like[form] = max(dice, 1 - 1 / len(word)) if slipped(word, form) else dice
+        best = sorted((form for form in like if like[form] >= LIKE), key=lambda f: (-like[f], f))
+        return {form: 0.8 * like[form] for form in best[:3]}
 
-    def score(self, terms: Sequence[Term]) -> dict[int, float]:
-        average = sum(self.lengths.values()) / max(1, len(self.lengths)) if not self.norms else 0.0
-        if average:
-            self.norms = {
-                slot: K1 * (1 - B + B * length / average) for slot, length in self.lengths.items()
-            }
+    def spread(self, term: Term, found: Mapping[int, float]) -> Mapping[int, float]:
+        """The slots the term stands in and how often, each form at its weight."""
+        enough = min(term.reach, len(found)) > COMMON
+        if list(term.forms.values()) == [1.0] and not enough:
+            return self.postings[next(iter(term.forms))]
+        places: dict[int, float] = {}
+        for form, weight in term.forms.items():
+            posting = self.postings[form]
+            for slot in posting.keys() & found.keys() if enough else posting:
+                places[slot] = places.get(slot, 0.0) + weight * posting[slot]
+        return places
+
+    def score(self, terms: Iterable[Term]) -> dict[int, float]:
+        average = max(1, self.total) / max(1, len(self.place))
+        fixed, slope, lengths = K1 * (1 - B), K1 * B / average, self.lengths
         scores: dict[int, float] = {}
-        for term in terms:
-            for known, weight in term.stands:
-                worth = self.idf(known) * weight * (K1 + 1)
-                for slot, times in self.postings[known].items():
-                    scores[slot] = scores.get(slot, 0.0) + worth * times / (
-                        times + self.norms[slot]
-                    )
+        for term in sorted(terms, key=lambda term: term.reach):
+            gain = self.idf(term.reach) * (K1 + 1)
+            for slot, times in self.spread(term, scores).items():
+                share = times / (times + fixed + slope * lengths[slot])
+                scores[slot] = scores.get(slot, 0.0) + gain * share
         return scores
 
-    def relevance(self, slot: int, terms: Sequence[Term]) -> tuple[float, tuple[str, ...]]:
-        """The covered share of what the query's words are worth, and the words that matched."""
-        covered = total = 0.0
+    def relevance(self, slot: int, terms: Iterable[Term]) -> tuple[float, tuple[str, ...]]:
+        """The covered share of what the query's words are worth, and the words that matched.
+        A name that is lacking weighs double: about something else the rest says little."""
+        covered = lacking = 0.0
         matched = []
         for term in terms:
-            best = max(
-                (weight for known, weight in term.stands if slot in self.postings[known]),
-                default=0.0,
-            )
-            matched += [term.word] * bool(best)
+            here = [weight for form, weight in term.forms.items() if slot in self.postings[form]]
+            cover = term.cover or max(here) if here else 0.0
+            matched += [term.word] * bool(here)
             if not term.whole:
-                total += term.worth
-                covered += term.worth * best
-        return (covered / total if total else 0.0), tuple(matched)
+                covered += term.worth * cover
+                lacking += term.worth * (1 - cover) * (2 if term.name else 1)
+        return (covered / (covered + lacking) if covered else 0.0), tuple(matched)
+
+    def nearest(self, scores: Mapping[int, float], count: int, project: str) -> list[int]:
+        """At least `count` slots where there are as many, best first; what ties stays together."""
+        rank = {"org": 0, "team": 1, "local": 2}
+
+        def order(slot: int) -> tuple[object, ...]:
+            scope, item = self.place[slot]
+            elsewhere = item.project != project
+            return -round(scores[slot], 9), elsewhere, rank[scope], -item.trust.recalls, item.id
+
+        best = heapq.nlargest(count, scores.values())
+        return sorted((slot for slot in scores if scores[slot] >= best[-1] - 1e-9), key=order)
 
     def search(
         self,
@@ -4162,34 +4225,22 @@ class Index:
     ) -> list[Hit]:
         """The best hits, best first. One item, or one source, in several scopes comes once: as it
         matches best, in a tie from the highest scope."""
-        asked, rank = set(within), {"org": 0, "team": 1, "local": 2}
+        asked = set(within)
         with self.lock:
             self.update(documents)
             terms = self.query(text)
             scores = self.score(terms)
-
-            def order(slot: int) -> tuple[object, ...]:
-                scope, item = self.place[slot]
-                return (
-                    -round(scores[slot], 9),
-                    item.project != project,
-                    rank[scope],
-                    -item.trust.recalls,
-                    item.id,
-                )
-
-            inside = (slot for slot in scores if self.place[slot][0] in asked)
+            if not asked >= self.documents.keys():
+                scores = {s: score for s, score in scores.items() if self.place[s][0] in asked}
             hits: list[Hit] = []
             seen: set[object] = {None}
-            for slot in sorted(
-                heapq.nlargest(3 * most + 30, inside, key=lambda s: (scores[s], -s)), key=order
-            ):
+            for slot in self.nearest(scores, 3 * most + 30, project):
                 scope, item = self.place[slot]
-                if item.id not in seen and item.origin not in seen - {None}:
+                if item.id not in seen and item.origin not in seen - {None} and len(hits) < most:
                     seen |= {item.id, item.origin}
                     relevance, matched = self.relevance(slot, terms)
                     hits.append(Hit(scope, item, scores[slot], round(relevance, 3), matched))
-            return hits[:most]
+            return hits
 
 
 DENIALS = re.compile(r"(?i)\b(?:no|not|never|none|nor|without|cannot|\w+n['’]t)\b")
@@ -4198,9 +4249,11 @@ DENIALS = re.compile(r"(?i)\b(?:no|not|never|none|nor|without|cannot|\w+n['’]t
 @functools.lru_cache(maxsize=4_096)
 def gist(text: str) -> tuple[frozenset[str], frozenset[str]]:
     """The words of a text, and those that turn its meaning: numbers, single letters, denials."""
-    said = frozenset(term for term, _ in words(text))
-    turns = {term for term in said if len(term) == 1 or any(c.isdigit() for c in term)}
-    return said, frozenset(turns | {"not"} if DENIALS.search(text) else turns)
+    said = dict(words(text))
+    single = [form for form, whole in said.items() if not whole]
+    turns = {form for form in single if len(form) == 1 or any(c.isdigit() for c in form)}
+    turns |= {"not"} if DENIALS.search(text) else set()
+    return frozenset(map(stem, said)), frozenset(turns)
 
 
 def alike(one: Item, other: Item) -> bool:
@@ -5502,7 +5555,7 @@ def recall(
     confident = bool(hits) and hits[0].relevance >= FLOOR
     if confident and not past:
         at.scopes.credit((hit.scope, hit.item.id) for hit in hits[:most] if hit.relevance >= FLOOR)
-    shown = hits[:most] if confident else hits[:3]
+    shown = hits[:most]
     left = sum(hit.relevance >= FLOOR for hit in hits[most:]) if confident else 0
     pending = {s: at.scopes.pending(s) for s in documents}
     return lean(

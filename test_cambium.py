@@ -4570,6 +4570,9 @@ OTHERS = (
         ("HTTPServer2 restarts nightly", "http server"),
         ("It fails with ECONNRESET", "econnreset"),
         ("ERR_CONN_RESET means a proxy", "err_conn_reset"),
+        ("ERR_CONN_RESET means a proxy", "conn reset"),
+        ("It returns 0x80070005", "80070005"),
+        ("src/ingest/queue.c blocks", "src/ingest"),
         ("E1234 is harmless", "E1234"),
         ("As dec-014 settled", "dec-014"),
         ("全文検索エンジンを使う", "検索"),
@@ -4577,14 +4580,22 @@ OTHERS = (
         ("数据库连接池太小", "连接池"),
         ("ใช้การค้นหาแบบเต็ม", "การค้นหา"),
         ("검색 색인을 매일 만든다", "색인"),
+        ("暗号鍵を回転する", "鍵"),
+        ("SSH鍵は毎月回す", "鍵"),
+        ("数据库连接池太小", "库"),
         ("Индекс строится ночью", "индекс"),
         ("The cafe\u0301 menu is cached", "café"),
+        ("The caf\u00e9 menu is cached", "cafe\u0301"),
         ("The caf\u00e9 menu is cached", "cafe"),
         ("Zürich is the primary region", "zurich"),
         ("The ＡＰＩ is frozen", "API"),
+        ("The API is frozen", "ＡＰＩ"),
         ("ﾃﾞｰﾀ is archived", "データ"),
+        ("データ is archived", "ﾃﾞｰﾀ"),
         ("The STRASSE sorts last", "straße"),
         ("Deploy on Kubernetes only", "kuberntes"),
+        ("Grafana shows the lag", "grafama"),
+        ("Grant the migration role first", "migrate roles"),
         ("Postgres vacuums at night", "postgers vaccuum"),
     ],
 )
@@ -4607,6 +4618,12 @@ def test_a_query_finds_the_item_that_says_it_another_way(content, query):
         "schedule schedules scheduled scheduler scheduling",
         "process processes processed processing",
         "batch batches",
+        "migrate migrates migrated migrating migration migrations",
+        "create creates created creating creation",
+        "authenticate authenticated authenticator authentication",
+        "optimize optimized optimizer optimizing optimization",
+        "ready readiness",
+        "status statuses",
     ],
 )
 def test_forms_of_one_word_share_a_stem(family):
@@ -4628,10 +4645,42 @@ def test_a_plural_shares_the_stem_of_its_singular(one, more):
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [("test", "text"), ("class", "clash"), ("bus", "bug"), ("us", "use")]
+    ("one", "other"),
+    [("test", "text"), ("class", "clash"), ("bus", "bug"), ("us", "use"), ("format", "form")],
 )
 def test_different_words_keep_different_stems(one, other):
     assert cambium.stem(one) != cambium.stem(other)
+
+
+@pytest.mark.parametrize("query", ["painted hull", "paint hull"])
+def test_the_form_that_was_asked_comes_before_another_form_of_the_word(query):
+    hits = looked_up(
+        query, note("k-paint", "We paint the hull"), note("k-2", "We painted the hull")
+    )
+    assert hit_ids(hits) == (["k-paint", "k-2"] if query == "paint hull" else ["k-2", "k-paint"])
+    assert [hit.relevance for hit in hits] == [1.0, 1.0]
+
+
+def test_a_word_asked_in_two_forms_is_one_word():
+    [hit] = looked_up("received receiving compiler", *OTHERS, note("k-it", "Compiler received"))[:1]
+    assert (hit.item.id, hit.relevance, hit.matched) == ("k-it", 1.0, ("received", "compiler"))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "slip"),
+    [
+        ("queue", "qeue", True),
+        ("queue", "queuee", True),
+        ("queue", "quaue", True),
+        ("queue", "qeuue", True),
+        ("queue", "queue", True),
+        ("queue", "quoae", False),
+        ("queue", "queuing", False),
+        ("queue", "eueuq", False),
+    ],
+)
+def test_one_letter_lost_added_mistaken_or_swapped_is_a_slip(one, other, slip):
+    assert cambium.slipped(one, other) == cambium.slipped(other, one) == slip
 
 
 def test_a_short_unknown_word_does_not_back_off():
@@ -4657,9 +4706,91 @@ def test_an_invented_name_keeps_an_answer_below_the_floor(query):
     assert all(hit.relevance < cambium.FLOOR for hit in hits)
 
 
+def relevance(query: str) -> float:
+    return max((hit.relevance for hit in looked_up(query, *OTHERS)), default=0.0)
+
+
+def test_a_name_that_the_item_lacks_weighs_double():
+    assert relevance("which version does Brindlemark want") < cambium.FLOOR
+    assert relevance("which version does brindlemark want") > cambium.FLOOR
+
+
+@pytest.mark.parametrize("query", ["Pinning of the image", "Why? Pinning of the image"])
+def test_a_capital_at_the_start_of_a_sentence_makes_no_name(query):
+    plain = relevance("pinning of the image frobnication")
+    assert relevance(f"{query} frobnication") == plain > 0
+
+
+COMPONENTS = """
+    ledger mailer gateway scheduler indexer parser uploader billing search importer exporter
+    notifier crawler renderer proxy archive registry console planner reporter
+""".split()  # noqa: SIM905 - a list of words is read as one
+STRANGERS = """
+    moria zorblax quuxorama Tolvane Brindlemark fenwick-9 Osgiliath lothar wexel Marrakot dunharrow
+    Yggdra pelmere Kestrelite snorvik Aldaron grimble Vexatron umberlay Corvanth
+""".split()  # noqa: SIM905 - a list of words is read as one
+KNOWLEDGE = {
+    "how often does the {} retry a call": "The {} retries a failed call three times with backoff",
+    "where do {} errors go": "Errors of the {} go to the on-call channel",
+    "where does the {} read limits from": "The {} reads its limits from the environment at start",
+    "what do the {} tests need": "Tests of the {} need a database of their own",
+    "how long does {} cache": "The {} keeps its cache for ten minutes",
+    "when can I deploy the {}": "Deploy the {} only after the migration has run",
+    "how long are {} logs kept": "Logs of the {} are kept for thirty days",
+    "does the {} lock rows when writing": "The {} locks a row before it writes",
+    "{} timeout in seconds": "A call of the {} times out after five seconds",
+    "for how long is a token accepted by the {}": "The {} accepts a token for one hour",
+}
+FOREIGN = [
+    "how does the {} tier handle errors",
+    "what does {} do about failed calls",
+    "where does the {} cluster keep its logs",
+    "which limits does {} read",
+    "how is {} deployed",
+    "what timeout does the {} broker use",
+    "does {} need a database for tests",
+    "who is told when {} fails",
+    "how long does {} cache tokens",
+    "how do I migrate rows to {}",
+]
+TWO_HUNDRED = [
+    note(f"k-{component}-{place}", fact.format(component))
+    for component in COMPONENTS
+    for place, fact in enumerate(KNOWLEDGE.values())
+]
+
+
+def test_of_twenty_questions_about_invented_names_nineteen_find_nothing():
+    index, answered = cambium.Index(), []
+    for place, name in enumerate(STRANGERS):
+        query = FOREIGN[place % 10].format(name)
+        hits = looked_up(query, *TWO_HUNDRED, index=index)
+        answered += [query for hit in hits[:1] if hit.relevance >= cambium.FLOOR]
+    assert len(answered) <= 1, answered
+
+
+def test_of_twenty_questions_about_what_is_known_eighteen_find_it_at_the_top():
+    index, missed = cambium.Index(), []
+    for place, component in enumerate(COMPONENTS):
+        query = list(KNOWLEDGE)[place % 10].format(component)
+        hits = looked_up(query, *TWO_HUNDRED, index=index)
+        confident = hits[0].relevance >= cambium.FLOOR
+        if not confident or f"k-{component}-{place % 10}" not in hit_ids(hits[:3]):
+            missed.append(query)
+    assert len(missed) <= 2, missed
+
+
+def test_a_word_that_is_everywhere_brings_no_items_when_rarer_words_found_enough(monkeypatch):
+    items = [note(f"k-{n}", f"queue {'build' if n < 5 else 'image'} {n}") for n in range(20)]
+    alone = hit_ids(looked_up("queue", *items))
+    monkeypatch.setattr(cambium, "COMMON", 4)
+    assert hit_ids(looked_up("queue", *items)) == alone
+    assert sorted(hit_ids(looked_up("build queue", *items))) == [f"k-{n}" for n in range(5)]
+
+
 def test_the_words_that_matched_are_told():
     [hit] = looked_up("compiler flumph build", *OTHERS)
-    assert set(hit.matched) == {cambium.stem("compiler"), cambium.stem("build")}
+    assert hit.matched == ("compiler", "build")
 
 
 def test_equal_answers_come_from_the_own_project_first_and_then_by_id():
@@ -4708,7 +4839,9 @@ def test_a_deprecated_item_is_never_an_answer():
     assert looked_up("queue", note("k-1", status="deprecated"), note("k-2", "Other")) == []
 
 
-WORDS = st.sampled_from(["queue", "queues", "bound", "scopeGuard", "src/queue.c", "検索", "zürich"])
+WORDS = st.sampled_from(
+    ["queue", "queues", "queeu", "bound", "scopeGuard", "src/queue.c", "検索", "検", "zürich"]
+)
 TEXTS = st.lists(WORDS, min_size=1, max_size=6).map(" ".join)
 STORES = st.dictionaries(st.sampled_from([f"k-{n}" for n in range(8)]), TEXTS, max_size=8)
 
@@ -4723,6 +4856,15 @@ def test_an_index_that_followed_every_change_answers_like_a_rebuilt_one(states, 
     for state in states:
         hits = looked_up(query, index=followed, local=as_document(state), team=document())
         assert hits == looked_up(query, local=as_document(state), team=document())
+
+
+def test_an_item_whose_text_stays_is_not_read_again(monkeypatch):
+    index, item = cambium.Index(), note("k-1")
+    looked_up("queue", index=index, local=document(item, *OTHERS))
+    monkeypatch.setattr(cambium, "forms_of", None)
+    recalled = replace(item, trust=cambium.Trust(recalls=7))
+    [hit] = looked_up("queue", index=index, local=document(recalled, *OTHERS))
+    assert hit.item == recalled
 
 
 def test_an_index_follows_an_item_that_moves_between_scopes():
@@ -5665,7 +5807,7 @@ def test_a_result_of_recall_carries_the_keys_of_the_contract(team):
         "Bound every queue.", "true everywhere", valid_while="while it rains", tags="a"
     )
     cambium.promote(item_id, to_scope="org", org_content="Bound queues and pools.")
-    [result] = cambium.recall("queue pool")["results"]
+    [result] = cambium.recall("queues pools")["results"]
     assert picked(result, "scope", "id", "type", "kind", "content", "why", "tags", "project") == {
         "scope": "org",
         "id": item_id,
