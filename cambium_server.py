@@ -29,6 +29,7 @@ import concurrent.futures
 import contextlib
 import errno
 import functools
+import gc
 import hashlib
 import heapq
 import importlib
@@ -55,6 +56,7 @@ import unicodedata
 import uuid
 import zipfile
 import zlib
+from array import array
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -183,6 +185,18 @@ class Progress:
                 told = time.monotonic()
                 tell(done, len(rows), what)
             yield row
+
+
+@contextlib.contextmanager
+def making_many() -> Iterator[None]:
+    """Make many lasting objects without the collector looking at them again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 # ── Settings ──────────────────────────────────────────────────────────────────
@@ -1352,7 +1366,7 @@ class Document:
         """Read a document. Entries of the `known` one are used again, and those whose digest is in
         `sound` are known to be JSON. Raises ValueError where the text is no document."""
         text = text.removeprefix(b"\xef\xbb\xbf")
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError), making_many():
             return cls.parse_pieces(text, known, sound)
         whole = from_json_text(text)
         if not isinstance(whole, dict) or not isinstance(whole.get("items"), list):
@@ -1717,6 +1731,7 @@ class LocalStore:
         onward: UsageLog | None = None,
         daily: bool = False,
         exclude: Path | None = None,
+        sound: Callable[[], Container[bytes]] = tuple,
     ) -> None:
         self.home, self.path, self.exclude, self.daily = (
             home,
@@ -1725,7 +1740,7 @@ class LocalStore:
             daily,
         )
         self.usage, self.onward = usage or UsageLog(home, "usage"), onward
-        self.kept_out = False
+        self.kept_out, self.proven = False, sound
         self.seen: tuple[tuple[object, ...], Document] = ((None,), Document())
 
     def read(self) -> Document:
@@ -1749,7 +1764,7 @@ class LocalStore:
         content = b""
         try:
             content = file_bytes(self.path)
-            return Document.parse(content, known)
+            return Document.parse(content, known, self.proven())
         except FileNotFoundError:
             return Document()
         except ValueError as error:
@@ -1901,7 +1916,9 @@ class BranchStore:
         base: BranchStore | None = None,
         usage: UsageLog | None = None,
         daily: bool = False,
+        sound: Callable[[], Container[bytes]] = tuple,
     ) -> None:
+        self.proven = sound
         self.git, self.named, self.remote, self.agent = git, branch, remote, agent
         self.pages, self.base, self.usage, self.daily = pages, base, usage, daily
         self.ref: tuple[tuple[object, ...], str | None] = ((), None)
@@ -1996,7 +2013,7 @@ class BranchStore:
         try:
             if not ran:
                 raise ValueError(ran.words)
-            return Document.parse(ran.raw, known)
+            return Document.parse(ran.raw, known, self.proven())
         except ValueError as error:
             url = self.git.remote_url(self.remote) or self.git.where
             where = f"{self.FILE} on {self.branch} of {url}"
@@ -2318,9 +2335,10 @@ class OrgStore:
         agent: str,
         pages: Callable[[Document], Mapping[str, str]],
         reviewed: bool,
+        sound: Callable[[], Container[bytes]] = tuple,
     ) -> None:
         self.git, self.reviewed = git, reviewed
-        self.trunk = BranchStore(git, remote=remote, agent=agent, pages=pages)
+        self.trunk = BranchStore(git, remote=remote, agent=agent, pages=pages, sound=sound)
 
     def read(self) -> Document:
         return self.trunk.read()
@@ -3909,6 +3927,7 @@ def without_repeats(records: Iterable[Record]) -> list[Record]:
 FLOOR = 0.30
 K1, B = 1.4, 0.75
 KIN = 0.65  # what another form of a word counts, where the one that was asked counts 1
+MANY_FORMS = 50_000
 LIKE = 0.6  # the share of letter triples (Dice) from which a known form stands for an unknown word
 COMMON = 3_000  # a word in more items than this adds none where rarer words have found as many
 FUNCTION_WORDS = frozenset(
@@ -4016,13 +4035,15 @@ def is_name(chunk: re.Match[str], text: str) -> bool:
     return said[1:] != said[1:].lower() or (said[0].isupper() and before[-1:] not in ".!?:")
 
 
-def texts(item: Item) -> tuple[str, ...]:
-    """What of an item is searched."""
-    return (item.content, item.why, *item.tags)
+def texts(entry: Entry) -> tuple[str, ...]:
+    """What of an entry is searched."""
+    item = entry.item
+    return (item.content, item.why, *item.tags) if item else ()
 
 
 def forms_of(item: Item) -> Counter[str]:
-    return Counter(form for text in texts(item) for form, _ in words(text))
+    told = (item.content, item.why, *item.tags)
+    return Counter(form for text in told for form, _ in words(text))
 
 
 class Term(NamedTuple):
@@ -4049,25 +4070,173 @@ class Hit(NamedTuple):
     matched: tuple[str, ...]
 
 
-class Index:
-    """Postings over entries. `update` costs what changed since the last one."""
+class Postings(dict[str, dict[int, int]]):
+    """Where each form stands and how often. Those that a file keeps are read when first asked for;
+    a slot that holds nothing any more is left out then."""
 
-    def __init__(self) -> None:
+    def __init__(self, held: Container[int] = ()) -> None:
+        self.held = held
+        self.kept: dict[str, tuple[int, int]] = {}  # where a form's slots begin and end
+        self.slots, self.times = array("I"), array("H")
+
+    def __contains__(self, form: object) -> bool:
+        return super().__contains__(form) or form in self.kept
+
+    def __missing__(self, form: str) -> dict[int, int]:
+        span = slice(*self.kept.pop(form))
+        pairs = zip(self.slots[span], self.times[span], strict=True)
+        self[form] = {slot: times for slot, times in pairs if slot in self.held}
+        return self[form]
+
+    def forms(self) -> list[str]:
+        return [*self, *self.kept]
+
+
+@dataclass
+class Kept:
+    """An index as a file keeps it: a line of JSON, then arrays. It is a copy of what the stores
+    say; one that cannot be read, or was cut into words in another way, is made anew."""
+
+    head: Json
+    digests: list[bytes]  # of the entries by slot, then of those that are not searched
+    lengths: array[int]
+    slots: array[int]
+    times: array[int]
+
+    VERSION: ClassVar[int] = 1
+    PROBE: ClassVar[str] = (
+        "HTTPServer2 scope_guard.py dec-014 ECONNRESET caf\u00e9s policies \u91cd\u8bd5"
+    )
+
+    @classmethod
+    def read(cls, path: Path) -> Kept | None:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, EOFError):
+            with open(open_plain(path, os.O_RDONLY), "rb") as file:
+                head = from_json_text(file.readline(2**28))
+                if head["made"] != cls.made():
+                    return None
+                entries, places = head["searched"] + head["others"], sum(head["counts"])
+                digests = file.read(8 * entries)
+                kept = cls(head, [], array("I"), array("I"), array("H"))
+                kept.lengths.fromfile(file, head["searched"])
+                kept.slots.fromfile(file, places)
+                kept.times.fromfile(file, places)
+            kept.digests = [digests[at : at + 8] for at in range(0, len(digests), 8)]
+            return kept if len(digests) == 8 * entries else None
+        return None
+
+    @classmethod
+    def made(cls) -> list[object]:
+        cut = [f"{form} {stem(form)}" for form, _ in words(cls.PROBE)]
+        return [cls.VERSION, sys.byteorder, digest(*cut)]
+
+    def write(self, path: Path) -> None:
+        parts = [json.dumps({**self.head, "made": self.made()}).encode(), b"\n", *self.digests]
+        parts += [each.tobytes() for each in (self.lengths, self.slots, self.times)]
+        with contextlib.suppress(OSError):
+            for leftover in path.parent.glob(f"{path.name}.*.tmp"):  # of one that died
+                if time.time() - leftover.stat().st_mtime > 60:
+                    leftover.unlink(missing_ok=True)
+            write_atomically(path, b"".join(parts))
+
+
+class Index:
+    """Postings over entries. `update` costs what changed since the last one. With a file, a later
+    process begins where an earlier one left off."""
+
+    FEW = 1_000  # entries that are read faster than a file is written
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path, self.file = path, path
         self.slots: dict[Scope, dict[Entry, int]] = {}
-        self.place: dict[int, tuple[Scope, Item]] = {}
+        self.place: dict[int, tuple[Scope, Entry]] = {}
         self.lengths: list[int] = []
         self.total = 0
-        self.postings: dict[str, dict[int, int]] = {}
+        self.postings = Postings(self.place)
         self.families: dict[str, list[str]] = {}
         self.grams: dict[str, set[str]] = {}
         self.documents: dict[Scope, Document] = {}
         self.lock = threading.Lock()
+        self.known: dict[bytes, int] = {}  # slots of the file that no entry has claimed yet
+        self.others: set[bytes] = set()  # entries that are not searched
+        self.news = 0  # entries read since the file was
+
+    def sound(self) -> Container[bytes]:
+        """Digests of entries that were read before, and are known to be JSON."""
+        with self.lock:
+            self.load()
+            return {*self.known, *self.others}
+
+    def load(self) -> None:
+        """Take over what the file keeps, once."""
+        path, self.path = self.path, None
+        kept = Kept.read(path) if path else None
+        if not kept:
+            return
+        searched, counts = kept.head["searched"], kept.head["counts"]
+        self.families = kept.head["families"]
+        forms = itertools.chain.from_iterable(self.families.values())
+        spans = zip([0, *itertools.accumulate(counts)], itertools.accumulate(counts), strict=False)
+        self.postings.kept = dict(zip(forms, spans, strict=False))
+        self.postings.slots, self.postings.times = kept.slots, kept.times
+        self.lengths = kept.lengths.tolist()
+        self.known = dict(zip(kept.digests, range(searched), strict=False))
+        self.others = set(kept.digests[searched:])
+
+    def worth_keeping(self) -> bool:
+        """True when writing the file would save a later process much."""
+        return bool(self.file) and self.news > max(self.FEW, len(self.place) // 50)
+
+    def keep(self) -> None:
+        """Write the file."""
+        with self.lock:
+            self.news = 0
+            kept = self.to_keep()
+        if self.file:
+            kept.write(self.file)
+
+    def to_keep(self) -> Kept:
+        order = {slot: place for place, slot in enumerate(sorted(self.place))}
+        forms = [form for family in self.families.values() for form in family]
+        postings = [self.postings[form] for form in forms]
+        head: Json = {"families": self.families, "counts": [len(each) for each in postings]}
+        entries = [entry for doc in self.documents.values() for entry in doc.entries.values()]
+        searched = {entry for slots in self.slots.values() for entry in slots}
+        others = {entry.digest for entry in entries if entry not in searched}
+        digests = [self.place[slot][1].digest for slot in order]
+        return Kept(
+            head | {"searched": len(digests), "others": len(others)},
+            [*digests, *others],
+            array("I", (self.lengths[slot] for slot in order)),
+            array("I", (order[slot] for posting in postings for slot in posting)),
+            array("H", (min(n, 65_535) for posting in postings for n in posting.values())),
+        )
+
+    def claim(self, documents: Mapping[Scope, Document]) -> None:
+        """Give the entries that the file knew their slots. Afterwards a posting may be read: only
+        then is it told which of its slots are still held."""
+        self.load()
+        for scope, document in documents.items():
+            slots = self.slots.setdefault(scope, {})
+            for entry in document.entries.values() if self.known else ():
+                slot = self.known.pop(entry.digest, None)
+                if slot is not None:
+                    slots[entry], self.place[slot] = slot, (scope, entry)
+                    self.total += self.lengths[slot]
+        self.known.clear()
 
     def update(self, documents: Mapping[Scope, Document]) -> None:
         """Make the index hold exactly the active items of these documents."""
-        for scope in {*self.documents, *documents}:
-            old, new = self.documents.get(scope), documents.get(scope)
-            if old is not new:
+        changed = [
+            scope
+            for scope in {*self.documents, *documents}
+            if self.documents.get(scope) is not documents.get(scope)
+        ]
+        with making_many() if changed else contextlib.nullcontext():
+            if not self.documents:
+                self.claim(documents)
+            for scope in changed:
+                old, new = self.documents.get(scope), documents.get(scope)
                 self.follow(scope, old.entries if old else {}, new.entries if new else {})
         self.documents = dict(documents)
 
@@ -4081,12 +4250,21 @@ class Index:
         for slot in [slots.pop(entry) for entry in before - after if entry in slots]:
             free.setdefault(texts(self.place[slot][1]), []).append(slot)
         for entry in [entry for _, entry in moved if entry and entry not in before]:
-            if entry.item and entry.item.active:
-                spare = free.get(texts(entry.item))
-                slots[entry] = slot = spare.pop() if spare else self.add(entry.item)
-                self.place[slot] = (scope, entry.item)
+            known = entry in slots or entry.digest in self.others
+            place = None if known else self.read(entry, free)
+            if place is not None:
+                slots[entry], self.place[place] = place, (scope, entry)
         for slot in itertools.chain(*free.values()):
             self.drop(slot)
+
+    def read(self, entry: Entry, free: Mapping[object, list[int]]) -> int | None:
+        """The slot of an entry that is new here, or None for one that is not searched."""
+        self.news += 1
+        if not entry.item or not entry.item.active:
+            self.others.add(entry.digest)
+            return None
+        spare = free.get(texts(entry))
+        return spare.pop() if spare else self.add(entry.item)
 
     def add(self, item: Item) -> int:
         slot, counts = len(self.lengths), forms_of(item)
@@ -4102,11 +4280,15 @@ class Index:
         return slot
 
     def drop(self, slot: int) -> None:
-        _, item = self.place.pop(slot)
+        entry = self.place[slot][1]
+        gone = [
+            (form, self.postings[form]) for form in (forms_of(entry.item) if entry.item else ())
+        ]
+        del self.place[slot]
         self.total -= self.lengths[slot]
-        for form in forms_of(item):
-            del self.postings[form][slot]
-            if not self.postings[form]:
+        for form, posting in gone:
+            del posting[slot]
+            if not posting:
                 del self.postings[form]
                 self.families[stem(form)].remove(form)
 
@@ -4141,26 +4323,47 @@ class Index:
         """The forms of a word the store has: a form that was not said counts less."""
         forms = sorted(self.families.get(root, ()))
         if len(root) == 1 and re.match(f"[{UNSPACED}]", root):
-            forms += sorted(form for form in self.postings if form[0] == root and len(form) == 2)
-        return {form: 1.0 if form in said else KIN for form in forms}
+            pairs = (form for form in self.postings.forms() if form[0] == root and len(form) == 2)
+            forms += sorted(pairs)
+        return {form: 1.0 if form in said else KIN for form in forms if self.postings[form]}
 
     def learn(self, form: str) -> None:
         for gram in trigrams(form):
             self.grams.setdefault(gram, set()).add(form)
+
+    def sharing(self, grams: set[str]) -> Counter[str]:
+        """How many of these letter triples each form has, give or take one. A list of forms by
+        triple is made where that is quick; a large vocabulary is searched as one text."""
+        if not self.grams and len(self.postings) + len(self.postings.kept) < MANY_FORMS:
+            for form in self.postings.forms():
+                self.learn(form)
+        if self.grams:
+            return Counter(form for gram in grams for form in self.grams.get(gram, ()))
+        text, found = "\n".join(["", *self.postings.forms(), ""]), Counter[str]()
+        for gram in (
+            each for each in grams if each[1] != " "
+        ):  # not those with a first letter alone
+            lead, plain = ("\n" if gram[0] == " " else ""), gram.strip()
+            sought = f"{lead}{plain}" + ("\n" if gram[-1] == " " else "")
+            for match in re.finditer(re.escape(sought), text):
+                inside = match.start() + len(lead)
+                found[text[text.rfind("\n", 0, inside) + 1 : text.find("\n", inside)]] += 1
+        return found
 
     def alike(self, word: str) -> dict[str, float]:
         """At most three known forms that differ from an unknown one by a slip, or share most of
         their letters with it."""
         if not 5 <= len(word) <= 50:
             return {}
-        if not self.grams:
-            for form in self.postings:
-                self.learn(form)
         mine, like = trigrams(word), {}
-        shared = Counter(form for gram in mine for form in self.grams.get(gram, ()))
-        for form, both in shared.items():
-            if 3 * both >= len(mine) and form in self.postings:  # as many survive any slip
-                dice = 2 * both / (len(mine) + len(trigrams(form)))
+        shared = self.sharing(mine)
+        for form, some in shared.items():
+            theirs = trigrams(form) if 3 * (some + 1) >= len(mine) else set()
+            both = len(mine & theirs)
+            if (
+                3 * both >= len(mine) and form in self.postings and self.postings[form]
+            ):  # as many survive any slip
+                dice = 2 * both / (len(mine) + len(theirs))
                 like[form] = max(dice, 1 - 1 / len(word)) if slipped(word, form) else dice
         best = sorted((form for form in like if like[form] >= LIKE), key=lambda f: (-like[f], f))
         return {form: 0.8 * like[form] for form in best[:3]}
@@ -4207,7 +4410,8 @@ class Index:
         rank = {"org": 0, "team": 1, "local": 2}
 
         def order(slot: int) -> tuple[object, ...]:
-            scope, item = self.place[slot]
+            scope, entry = self.place[slot]
+            item = entry.item or Item("", "")
             elsewhere = item.project != project
             return -round(scores[slot], 9), elsewhere, rank[scope], -item.trust.recalls, item.id
 
@@ -4235,8 +4439,13 @@ class Index:
             hits: list[Hit] = []
             seen: set[object] = {None}
             for slot in self.nearest(scores, 3 * most + 30, project):
-                scope, item = self.place[slot]
-                if item.id not in seen and item.origin not in seen - {None} and len(hits) < most:
+                scope, item = self.place[slot][0], self.place[slot][1].item
+                if (
+                    item
+                    and item.id not in seen
+                    and item.origin not in seen - {None}
+                    and len(hits) < most
+                ):
                     seen |= {item.id, item.origin}
                     relevance, matched = self.relevance(slot, terms)
                     hits.append(Hit(scope, item, scores[slot], round(relevance, 3), matched))
@@ -4943,6 +5152,11 @@ class Here:
     def project(self) -> str:
         return self.scopes.project
 
+    def remember(self) -> None:
+        """Keep the index for later processes, beside other work, where much of it is new."""
+        if self.index.worth_keeping():
+            threading.Thread(target=self.index.keep).start()
+
 
 def session_root(environ: Mapping[str, str]) -> tuple[str, str]:
     """The session's own project and where its store would be; empty where it is in none."""
@@ -4998,7 +5212,9 @@ def opened_once(config: Config, _git: bool, _org: bool) -> Here:
     daily = config.recall_credit == "daily"
     team_usage = UsageLog(home, "team-usage")
     exclude = place.common / "info" / "exclude" if place.main != place.common else None
-    local = LocalStore(home, onward=team_usage, daily=daily, exclude=exclude)
+    index = Index(home / "index.bin")
+    sound = index.sound
+    local = LocalStore(home, onward=team_usage, daily=daily, exclude=exclude, sound=sound)
     team = BranchStore(
         git,
         config.team_branch,
@@ -5006,11 +5222,12 @@ def opened_once(config: Config, _git: bool, _org: bool) -> Here:
         agent=config.agent,
         usage=team_usage,
         daily=daily,
+        sound=sound,
     )
     project = place.main.name if place.main != place.common else place.common.parent.name
-    scopes = Scopes(config, project, local, team, open_org(config, place))
+    scopes = Scopes(config, project, local, team, open_org(config, place, sound))
     atexit.register(scopes.deliver, network=False)
-    return Here(config, place, scopes, Index())
+    return Here(config, place, scopes, index)
 
 
 def org_problem(config: Config, place: Place) -> str:
@@ -5046,12 +5263,16 @@ def the_org(at: Here) -> OrgStore:
     raise CambiumError(gap.cost, fix=gap.fix)
 
 
-def open_org(config: Config, place: Place) -> OrgStore | None:
+def open_org(
+    config: Config, place: Place, sound: Callable[[], Container[bytes]]
+) -> OrgStore | None:
     if not config.org_repo or org_problem(config, place) or not git_is_there():
         return None
     git = Git(locate(config.org_repo).top, config.git_timeout)
     remote = config.remote if git.remote_url(config.remote) else "origin"
-    return OrgStore(git, remote=remote, agent=config.agent, pages=org_pages, reviewed=config.org_pr)
+    return OrgStore(
+        git, remote=remote, agent=config.agent, pages=org_pages, reviewed=config.org_pr, sound=sound
+    )
 
 
 def required_gaps(config: Config, root: str) -> list[Gap]:
@@ -5558,6 +5779,7 @@ def recall(
     shown = hits[:most]
     left = sum(hit.relevance >= FLOOR for hit in hits[most:]) if confident else 0
     pending = {s: at.scopes.pending(s) for s in documents}
+    at.remember()
     return lean(
         query=shorten(query, 200),
         results=fitting(shown, pending, echoes),

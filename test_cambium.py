@@ -5189,6 +5189,138 @@ def test_minilm_is_found_in_the_script_that_runs_whatever_it_is_called(reranker,
     assert "cambium_server'" not in shown
 
 
+def rendered(*items: cambium.Item) -> bytes:
+    return document(*items).render()
+
+
+def lessons(count: int, salt: str = "") -> list[cambium.Item]:
+    words = ("queue", "thread", "retry", "socket", "billing", "cursor", "lease", "jitter")
+    return [
+        note(f"k-{n}", f"Lesson {n}: {salt} name {words[n % 8]} before {words[n * 5 % 7]}{n % 13}")
+        for n in range(count)
+    ]
+
+
+QUESTIONS = (
+    "name queue before thread3",
+    "lesson 7 retry",
+    "billing cursr",
+    "jiter lease",
+    "nothing",
+)
+
+
+def answers(index: cambium.Index, documents: Any) -> list[list[tuple[Any, ...]]]:
+    within: Any = tuple(documents)
+    return [
+        [(hit.scope, hit.item.id, round(hit.score, 9), hit.relevance, hit.matched)
+         for hit in index.search(text, documents, within=within, project="heronry", most=10)]
+        for text in QUESTIONS
+    ]  # fmt: skip
+
+
+def parsed_with(index: cambium.Index, **texts: bytes) -> Any:
+    return {
+        scope: cambium.Document.parse(text, None, index.sound()) for scope, text in texts.items()
+    }
+
+
+def test_what_one_process_learned_of_a_store_serves_the_next(tmp_path):
+    texts = {"local": rendered(*lessons(40)), "team": rendered(*lessons(30, "again"))}
+    first = cambium.Index(tmp_path / "index.bin")
+    said = answers(first, parsed_with(first, **texts))
+    assert first.news == 70
+    first.keep()
+    later = cambium.Index(tmp_path / "index.bin")
+    documents = parsed_with(later, **texts)
+    assert answers(later, documents) == said
+    assert later.news == 0
+    read = [e for d in documents.values() for e in d.entries.values() if "raw" in vars(e)]
+    assert 0 < len(read) < 70  # only what was found
+
+
+@settings(max_examples=60, deadline=None, database=None)
+@given(st.data())
+def test_a_kept_index_answers_like_a_new_one_whatever_changed_meanwhile(tmp_path_factory, data):
+    place = tmp_path_factory.mktemp("kept") / "index.bin"
+    items = lessons(30)
+    first = cambium.Index(place)
+    answers(first, parsed_with(first, local=rendered(*items), team=rendered(*items[:5])))
+    first.keep()
+    for _ in range(data.draw(st.integers(0, 6))):
+        at = data.draw(st.integers(0, len(items) - 1))
+        change = data.draw(st.sampled_from(["drop", "retire", "restate", "credit", "add"]))
+        if change == "drop" and len(items) > 1:
+            del items[at]
+        elif change == "retire":
+            items[at] = cambium.replace(items[at], status="deprecated")
+        elif change == "restate":
+            items[at] = cambium.replace(items[at], content=f"Lesson {at}: say socket thrice")
+        elif change == "credit":
+            items[at] = cambium.replace(items[at], trust=cambium.Trust(at + 1))
+        else:
+            items.append(note(f"k-new-{len(items)}-{at}", f"Fresh lesson {at} on the queue"))
+    texts = {"local": rendered(*items), "team": rendered(*lessons(8)), "org": rendered()}
+    later, new = cambium.Index(place), cambium.Index()
+    assert answers(later, parsed_with(later, **texts)) == answers(new, parsed_with(new, **texts))
+    later.keep()
+    last = cambium.Index(place)
+    assert answers(last, parsed_with(last, **texts)) == answers(new, new.documents)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 40, 400, -1])
+def test_a_kept_index_that_is_cut_or_garbled_is_made_anew(tmp_path, cut):
+    place, text = tmp_path / "index.bin", rendered(*lessons(40))
+    first = cambium.Index(place)
+    said = answers(first, parsed_with(first, local=text))
+    first.keep()
+    for broken in (place.read_bytes()[:cut], b"\xff" * 99, b'{"made": []}\n', b"[]\n", b"null"):
+        place.write_bytes(broken)
+        later = cambium.Index(place)
+        assert answers(later, parsed_with(later, local=text)) == said
+        assert later.news == 40
+
+
+def test_an_index_of_another_way_to_cut_words_is_made_anew(tmp_path, monkeypatch):
+    place, text = tmp_path / "index.bin", rendered(*lessons(40))
+    first = cambium.Index(place)
+    answers(first, parsed_with(first, local=text))
+    first.keep()
+    monkeypatch.setattr(cambium, "stem", lambda word: word)
+    later = cambium.Index(place)
+    answers(later, parsed_with(later, local=text))
+    assert later.news == 40
+
+
+def test_an_index_is_kept_once_much_is_new_and_beside_the_answer(team, monkeypatch):
+    monkeypatch.setattr(cambium.Index, "FEW", 5)
+    kept = team.ana / ".cambium" / "index.bin"
+    for number in range(5):
+        captured(f"Lesson {number}: name what you count.")
+    cambium.recall("count")
+    assert not kept.exists()
+    captured("Lesson 5: bound what you name.")
+    cambium.recall("bound")
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    assert kept.exists()
+    assert git(team.ana, "status", "--porcelain") == ""
+    cambium.opened_once.cache_clear()
+    assert cambium.recall("bound")["results"][0]["content"] == "Lesson 5: bound what you name."
+
+
+def test_words_like_an_unknown_one_are_the_same_in_a_large_vocabulary(monkeypatch):
+    index = cambium.Index()
+    index.update({"local": document(*lessons(60), note("k-odd", "Zurich zürich thread-local"))})
+    asked = ["thraed", "biling", "zurihc", "lesso", "jitters", "threadlocal", "queues", "xyzzy"]
+    few = [index.alike(word) for word in asked]
+    monkeypatch.setattr(cambium, "MANY_FORMS", 0)
+    index.grams.clear()
+    assert [index.alike(word) for word in asked] == few
+    assert any(few)
+
+
 # ── Ladder ──────────────────────────────────────────────────────────────────
 
 
