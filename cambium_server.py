@@ -3921,8 +3921,9 @@ def without_repeats(records: Iterable[Record]) -> list[Record]:
 
 
 # ── Search ────────────────────────────────────────────────────────────────────
-# BM25 over words, word parts and character pairs of unspaced scripts; pure, deterministic. The
-# relevance it reports is the share of the query's information that an item covers.
+# BM25 over words, word parts and character pairs of unspaced scripts; pure, deterministic. Another
+# form of a word counts less than the one that was asked. The relevance it reports is the share of
+# the query's information that an item covers.
 
 FLOOR = 0.30
 K1, B = 1.4, 0.75

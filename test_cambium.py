@@ -4741,7 +4741,7 @@ KNOWLEDGE = {
     "{} timeout in seconds": "A call of the {} times out after five seconds",
     "for how long is a token accepted by the {}": "The {} accepts a token for one hour",
 }
-FOREIGN = [
+OF_STRANGERS = [
     "how does the {} tier handle errors",
     "what does {} do about failed calls",
     "where does the {} cluster keep its logs",
@@ -4763,7 +4763,7 @@ TWO_HUNDRED = [
 def test_of_twenty_questions_about_invented_names_nineteen_find_nothing():
     index, answered = cambium.Index(), []
     for place, name in enumerate(STRANGERS):
-        query = FOREIGN[place % 10].format(name)
+        query = OF_STRANGERS[place % 10].format(name)
         hits = looked_up(query, *TWO_HUNDRED, index=index)
         answered += [query for hit in hits[:1] if hit.relevance >= cambium.FLOOR]
     assert len(answered) <= 1, answered
