@@ -1518,6 +1518,13 @@ def signature(*paths: Path) -> tuple[object, ...]:
     return tuple(found)
 
 
+def noted(path: Path) -> Json:
+    """The object in a small file of ours; empty where it is not there or cannot be read."""
+    with contextlib.suppress(OSError, ValueError):
+        return a_dict(from_json_text(file_bytes(path, 2**20)))
+    return {}
+
+
 def write_atomically(path: Path, content: bytes, *, follow: bool = False) -> None:
     """Replace a file durably: a reader, or a crash, sees the old bytes or the new ones. A link is
     replaced itself, or with `follow` stays one."""
@@ -2108,13 +2115,13 @@ class BranchStore:
         return not fresh and not self.left_alone()
 
     def freshness(self) -> Json:
-        noted = self.fetches()
-        at = float(noted.get("ok_at") or 0)
+        seen = self.fetches()
+        at = float(seen.get("ok_at") or 0)
         told: Json = {"fetched_at": None}
         if at:
             moment = datetime.fromtimestamp(at, timezone.utc)
             told = {"fetched_at": stamp(moment), "age_seconds": round(time.time() - at)}
-        problem = str(noted.get("problem") or "")
+        problem = str(seen.get("problem") or "")
         return told | ({"problem": shorten(problem, 300)} if problem else {})
 
     def refresh(self) -> None:
@@ -2435,6 +2442,124 @@ class OrgStore:
             path.unlink(missing_ok=True)
 
 
+NEVER_READ: Json = {
+    "last_read": None, "last_gave": None, "items": 0,
+    "last_failure": None, "problem": "", "empty_runs": 0,
+}  # fmt: skip
+NEVER_RUN: Json = {"last_run": None, "took_ms": 0, "last_failure": None, "problem": ""}
+SESSIONS = 10  # how many are remembered
+
+
+class Outcome(NamedTuple):
+    """How it went when a source was asked: could it be read, how many items it gave, what was
+    wrong."""
+
+    source: str
+    readable: bool
+    gave: int
+    problem: str
+
+
+class Health:
+    """What sources and hooks did lately, for status(). Best effort: noting fails nothing, waits for
+    nobody, and is left to calls that write anyway."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.path, self.mark = home, home / "health.json", home / "recalled"
+
+    @property
+    def unreadable(self) -> bool:
+        return self.path.exists() and not noted(self.path)
+
+    def rows(self, part: str, names: Iterable[str], blank: Json) -> dict[str, Json]:
+        """A row for each name, holding what is known of the blank's keys."""
+        kept = a_dict(noted(self.path).get(part))
+        return {name: known_of(kept.get(name), blank) for name in names}
+
+    def note(self, change: Callable[[Json], None]) -> None:
+        if not self.home.is_dir():
+            return
+        alone = locked(self.home / "health.lock", wait=0.2)
+        with contextlib.suppress(OSError, CambiumError), alone:
+            known = noted(self.path)
+            change(known)
+            write_atomically(self.path, json.dumps(known, indent=2).encode())
+
+    def asked(self, outcomes: Iterable[Outcome]) -> None:
+        """Sources were asked."""
+        at = stamp(now())
+
+        def change(known: Json) -> None:
+            sources = a_dict(known.get("sources"))
+            for source, readable, gave, problem in outcomes:
+                row = known_of(sources.get(source), NEVER_READ)
+                row |= {"empty_runs": 0 if gave else row["empty_runs"] + readable}
+                row |= {"last_read": at} if readable else {}
+                row |= {"last_gave": at, "items": gave} if gave else {}
+                row |= {"last_failure": at} if problem else {}
+                sources = sources | {source: row | {"problem": shorten(problem, 500)}}
+            known["sources"] = sources
+
+        self.note(change)
+
+    def ran(self, event: str, took: float, problem: str) -> None:
+        """A hook ended."""
+        at = stamp(now())
+
+        def change(known: Json) -> None:
+            hooks = a_dict(known.get("hooks"))
+            row = known_of(hooks.get(event), NEVER_RUN)
+            row |= {"last_run": at, "took_ms": round(1000 * took)}
+            row |= {"last_failure": at} if problem else {}
+            known["hooks"] = hooks | {event: row | {"problem": shorten(problem, 500)}}
+
+        self.note(change)
+
+    def recalled(self) -> None:
+        """Somebody recalled something that was known."""
+        with contextlib.suppress(OSError):
+            os.close(open_plain(self.mark, os.O_RDWR | os.O_CREAT))
+            os.utime(self.mark)
+
+    def session(self, started: str = "") -> None:
+        """A session starts, or one ends: remember whether something was recalled in the last."""
+
+        def change(known: Json) -> None:
+            rows = [row for row in a_list(known.get("sessions")) if isinstance(row, dict)]
+            if rows:
+                rows[-1] = {**rows[-1], "recalled": self.recalled_in(rows[-1])}
+            if started and started not in [row.get("id") for row in rows]:
+                rows.append({"id": started, "at": stamp(now()), "recalled": False})
+            known["sessions"] = rows[-SESSIONS:]
+
+        self.note(change)
+
+    def recalled_in(self, session: Json) -> bool:
+        """True when something was recalled in a session, if it is the last."""
+        began, seen = instant(session.get("at")), session.get("recalled") is True
+        with contextlib.suppress(OSError):
+            seen |= began is not None and self.mark.stat().st_mtime >= began.timestamp()
+        return seen
+
+    def sessions(self) -> Json:
+        """How many sessions are remembered, and in how many something was recalled."""
+        rows = [a_dict(row) for row in a_list(noted(self.path).get("sessions"))]
+        recalled = [row.get("recalled") is True for row in rows[:-1]]
+        recalled += [self.recalled_in(row) for row in rows[-1:]]
+        return {"last": len(rows), "with_recall": sum(recalled)}
+
+
+def known_of(told: object, blank: Json) -> Json:
+    """The blank row with what was told under its keys, where that is of the kind it wants."""
+    row = {**blank}
+    for key, value in a_dict(told).items():
+        if key in blank and blank[key] is None:
+            row[key] = value if isinstance(value, str) and instant(value) else None
+        elif key in blank and type(value) is type(blank[key]):
+            row[key] = value
+    return row
+
+
 class Scopes:
     """The three stores as one: read together, find one item anywhere, change it where it is."""
 
@@ -2455,6 +2580,8 @@ class Scopes:
             team,
             org,
         )
+        self.health = Health(local.home)
+        self.late = False  # a fetch went on when a reader stopped waiting for it
         self.timer: threading.Timer | None = None
         self.delivered_at = -math.inf
 
@@ -2533,6 +2660,7 @@ class Scopes:
                 given[scope].append(Credit(item_id, self.config.agent, self.project, day))
         self.local.keep_out_of_git()
         self.local.usage.add(given["local"])
+        self.health.recalled()
         if self.team.usage:
             self.team.usage.add(given["team"])
         if any(given.values()):
@@ -2598,6 +2726,7 @@ class Ask:
     imported: Json
     backfill: bool = False
     board_repo: str = ""
+    network: bool = True
 
 
 @dataclass
@@ -2691,7 +2820,12 @@ class Board:
         return {"repo": self.repo or None, "source": self.named_by, "found": bool(self.ref), **told}
 
 
-def find_board(config: Config, place: Place, board_repo: str = "", *, fetch: bool = True) -> Board:
+Fetch = Literal["now", "unseen", "never"]  # always, when the branch was never seen, not at all
+
+
+def find_board(
+    config: Config, place: Place, board_repo: str = "", *, fetch: Fetch = "now"
+) -> Board:
     """Resolve the board in agentsync's own order. A repo that was named is never passed over."""
     named = [
         ("board_repo", folder(board_repo)),
@@ -2708,10 +2842,11 @@ def find_board(config: Config, place: Place, board_repo: str = "", *, fetch: boo
         locate(repo)
     except CambiumError as error:
         return Board(repo, by, problem=f"agentsync board: {error.what}", fix=fix)
-    git = Git(repo, config.git_timeout if fetch else max(config.fetch_wait, 0.5))
+    git = Git(repo, max(config.fetch_wait, 0.5) if fetch == "unseen" else config.git_timeout)
     tracking = f"refs/remotes/{config.remote}/{branch}"
     failed = ""
-    if fetch or not any(map(git.commit_at, (f"refs/heads/{branch}", tracking))):
+    refs = (f"refs/heads/{branch}", tracking)
+    if fetch == "now" or (fetch == "unseen" and not any(map(git.commit_at, refs))):
         spec = f"+refs/heads/{branch}:{tracking}"
         ran = git.network(
             "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", config.remote, spec
@@ -2849,7 +2984,8 @@ def board_history(git: Git, since: str, tip: str) -> Iterator[tuple[str, dict[st
 def read_board(ask: Ask) -> Reading:
     """Finished work from the agentsync board, by walking its history since the last reading."""
     config, imported, backfill = ask.config, ask.imported, ask.backfill
-    board = find_board(config, ask.place, ask.board_repo)
+    fetch: Fetch = "now" if ask.network else "never"
+    board = find_board(config, ask.place, ask.board_repo, fetch=fetch)
     report: Json = {
         "status": "skipped", "board_repo": board.repo, "board_source": board.named_by,
         "branch": config.agentsync_branch, "claims_seen": 0, "done_claims": 0, "imported": 0,
@@ -5349,6 +5485,46 @@ def record_need(
     return save(new_item(content, why, tags, type="need", kind="need"), force=force)
 
 
+class Distilled(NamedTuple):
+    """What a distill read, by source, what that changed, and what was redacted on the way."""
+
+    readings: dict[str, Reading]
+    absorbed: dict[str, Absorbed]
+    redacted: list[str]
+
+    @property
+    def new(self) -> list[Item]:
+        return [item for each in self.absorbed.values() for item in each.new]
+
+    def outcomes(self) -> Iterator[Outcome]:
+        for name, done in self.absorbed.items():
+            report, gave = self.readings[name].report, len(done.new) + len(done.resynced)
+            problem = str(report.get("reason") or "")
+            yield Outcome(name, report["status"] == "read", gave, problem)
+
+
+def distill_now(
+    at: Here, *, backfill: bool = False, board_repo: str = "", network: bool = True
+) -> Distilled:
+    """Read every source, without `network` as it was last fetched, into the local store. Several at
+    once, or one that was cut short, take nothing twice."""
+    moment = now()
+    imported = a_dict(at.scopes.local.read().rest.get("imported"))
+    ask = Ask(at.config, at.place, at.project, imported, backfill, board_repo, network)
+    readings = {name: read(ask) for name, read in SOURCES.items()}
+
+    def change(document: Document) -> tuple[dict[str, Absorbed], list[str]]:
+        done = {name: absorb(document, name, each.found, moment) for name, each in readings.items()}
+        kept = {key: value for each in readings.values() for key, value in each.kept.items()}
+        document.set("imported", {**document.rest["imported"], **kept})
+        return done, document.warnings
+
+    done = Distilled(readings, *at.scopes.local.mutate(change, "distill"))
+    # What was never fetched is no failure as long as nobody asked for it.
+    at.scopes.health.asked(each for each in done.outcomes() if each.readable or network)
+    return done
+
+
 @tool("Distill finished work", repeatable=True)
 def distill(
     backfill: Annotated[
@@ -5361,23 +5537,13 @@ def distill(
     """Turn what other tools recorded - finished agentsync claims, context-keeper decisions,
     constraints and pipelines - into local items. Safe to repeat: call it when work completes or at
     the end of a session. A source that was skipped is named in warnings."""
-    at, moment = here(), now()
-    imported = a_dict(at.scopes.local.read().rest.get("imported"))
-    ask = Ask(at.config, at.place, at.project, imported, backfill, board_repo.strip())
-    readings = {name: read(ask) for name, read in SOURCES.items()}
-
-    def change(document: Document) -> tuple[dict[str, Absorbed], list[str]]:
-        done = {name: absorb(document, name, each.found, moment) for name, each in readings.items()}
-        kept = {key: value for each in readings.values() for key, value in each.kept.items()}
-        document.set("imported", {**document.rest["imported"], **kept})
-        return done, document.warnings
-
-    absorbed, redacted = at.scopes.local.mutate(change, "distill")
+    at = here()
+    done = distill_now(at, backfill=backfill, board_repo=board_repo.strip())
+    readings, absorbed, new = done.readings, done.absorbed, done.new
     at.scopes.deliver()
     skipped = [warning for each in readings.values() for warning in each.warnings]
-    warnings = [*skipped, *tidy(at.scopes), *redacted]
+    warnings = [*skipped, *tidy(at.scopes), *done.redacted]
     documents = at.scopes.read()
-    new = [item for each in absorbed.values() for item in each.new]
     finished = [item for item in new if item.source.system == "agentsync"]
     released = {key for each in readings.values() for key in each.released}
     found = [each for reading in readings.values() for each in reading.found]
@@ -6375,7 +6541,7 @@ def status() -> Result:
     gaps = [*program_gaps(), *org_gap(config, at.place), *reranker_gap(config), *config.gaps]
     all_gaps = [gap.to_json() for gap in gaps]
     damaged = at.scopes.local.set_aside()
-    board = find_board(config, at.place, fetch=False)
+    board = find_board(config, at.place, fetch="unseen")
     org, found = at.scopes.org, context_dir(at.place)
     return lean(
         configured=True,
@@ -6402,7 +6568,74 @@ def status() -> Result:
         },
         freshness={scope: store.freshness() for scope, store in at.scopes.branches.items()},
         set_aside=damaged or None,
+        health=health_of(at.scopes.health),
+        unsent=unsent(at.scopes, documents) or None,
+        warnings=silences(at, {"agentsync": board.ref, "context_keeper": found}) or None,
     )
+
+
+HOOK_EVENTS = ("SessionStart", "SessionEnd", "PreCompact", "post-commit", "catch-up")
+QUIET_RUNS, QUIET_DAYS = 10, 7
+
+
+def health_of(health: Health) -> Json:
+    """When each source last gave something and each hook last ran, and what went wrong."""
+    sessions = health.sessions()
+    return {
+        "sources": health.rows("sources", SOURCES, NEVER_READ),
+        "hooks": health.rows("hooks", HOOK_EVENTS, NEVER_RUN),
+    } | ({"sessions": sessions} if sessions["last"] else {})
+
+
+def unsent(scopes: Scopes, documents: Mapping[Scope, Document]) -> Json:
+    """What waits for a remote: recalls of team items, copies of what has landed higher."""
+    above = {key for scope in ("team", "org") if scope in documents
+             for key in documents[scope].entries}  # fmt: skip
+    waits = {
+        "recalls": len(scopes.uncounted("team")),
+        "copies": len(documents["local"].entries.keys() & above),
+    }
+    return {name: count for name, count in waits.items() if count}
+
+
+def silences(at: Here, found: Mapping[str, object]) -> list[str]:
+    """What looks healthy and does nothing, in words."""
+    health, warnings = at.scopes.health, []
+    long_ago = now() - timedelta(days=QUIET_DAYS)
+    for name, row in health.rows("sources", SOURCES, NEVER_READ).items():
+        gave = instant(row["last_gave"])
+        if found.get(name) and row["empty_runs"] >= QUIET_RUNS and (not gave or gave < long_ago):
+            since = f"since {row['last_gave'][:10]}" if gave else "ever"
+            warnings.append(
+                f"{name} is found and read, and gave nothing new {since}, in {row['empty_runs']}"
+                " runs: is it where work is recorded?"
+            )
+    ran = health.rows("hooks", HOOK_EVENTS, NEVER_RUN).values()
+    wired = hooked_files(at.place)
+    if wired and not any(row["last_run"] for row in ran):
+        files = ", ".join(wired)
+        warnings.append(f"hooks are installed in {files}, and none has ever run here")
+    sessions = health.sessions()
+    if sessions["last"] >= SESSIONS and not sessions["with_recall"]:
+        warnings.append(f"nothing was recalled in the last {sessions['last']} sessions")
+    if health.unreadable:
+        warnings.append(f"{health.path} is unreadable; the next distill begins it anew")
+    return warnings
+
+
+def hooked_files(place: Place) -> list[str]:
+    """Files of the client and of git that name our hook command."""
+    files = [
+        *(place.top / ".claude" / name for name in ("settings.json", "settings.local.json")),
+        Path(folder("~/.claude/settings.json")),
+        place.common / "hooks" / "post-commit",
+    ]
+    named = []
+    for path in files:
+        with contextlib.suppress(OSError):
+            text = file_bytes(path, 2**20, follow=True).decode("utf-8", "replace")
+            named += [str(path)] if re.search(r"cambium[\w.-]*\W{1,40}hook\b", text) else []
+    return named
 
 
 def scope_counts(document: Document) -> Json:
