@@ -17,7 +17,7 @@ that nothing is known, `endorse` and `promote` move them up. Team and org are wr
 The file reads top to bottom; a section uses only those above it:
 
      1 Errors      2 Settings   3 Git        4 Knowledge   5 Stores   6 Sources    7 Search
-     8 Ladder      9 Pages     10 Registry  11 Tools      12 Server  13 Command
+     8 Ladder      9 Pages     10 Registry  11 Tools      12 Server  13 Hooks     14 Command
 """
 
 from __future__ import annotations
@@ -1730,6 +1730,8 @@ def fold(document: Document, credits: Iterable[Credit], *, daily: bool) -> list[
 class LocalStore:
     """`.cambium/knowledge.json` of one repository: a lock, a fresh read, an atomic replace."""
 
+    patience = 30.0  # seconds that a write waits for another process's
+
     def __init__(
         self,
         home: Path,
@@ -1796,7 +1798,7 @@ class LocalStore:
         return f"{last}{readable} can still be read: {back}"
 
     def mutate(self, change: Callable[[Document], T], why: str) -> T:
-        with writing(self.home), locked(self.home / "lock"):
+        with writing(self.home), locked(self.home / "lock", wait=self.patience):
             self.keep_out_of_git()
             document = self.sound().copy()
             batches = self.usage.take()
@@ -2087,24 +2089,29 @@ class BranchStore:
 
     def fetches(self) -> Json:
         """When the branch was last fetched, when and why that failed; shared by processes."""
-        try:
-            noted = a_dict(from_json_text(file_bytes(self.clock, 2**16)))
-        except (OSError, ValueError):
-            return {}
-        times = {key: noted.get(key) for key in ("ok_at", "failed_at")}
+        told = noted(self.clock)
+        times = {key: told.get(key) for key in ("ok_at", "failed_at")}
         kept = {k: v for k, v in times.items() if isinstance(v, (int, float)) and 0 < v < 1e11}
-        return kept | {"problem": str(noted.get("problem") or "")}
+        return kept | {"problem": str(told.get("problem") or "")}
 
     def note(self, problem: str = "") -> None:
-        noted: Json = {
+        told: Json = {
             "ok_at": self.fetches().get("ok_at"),
             "failed_at": time.time(),
             "problem": problem,
         }
-        noted = noted if problem else {"ok_at": time.time()}
+        self.keep(told if problem else {"ok_at": time.time()})
+
+    def keep(self, told: Json) -> None:
         with contextlib.suppress(OSError):
             self.home.mkdir(exist_ok=True)
-            write_atomically(self.clock, json.dumps(noted).encode())
+            write_atomically(self.clock, json.dumps(told).encode())
+
+    def ask_again(self) -> None:
+        """Let the next reader ask a remote that failed lately, without waiting it out."""
+        told = self.fetches()
+        if told.pop("failed_at", None):
+            self.keep(told)
 
     def left_alone(self) -> bool:
         """True while a remote that failed is not asked for what can wait."""
@@ -2313,8 +2320,9 @@ class BranchStore:
         return True
 
 
-def freshen(stores: Iterable[BranchStore], ttl: float, wait: float) -> None:
-    """Fetch what is older than `ttl` seconds, side by side; wait for it at most `wait` seconds."""
+def freshen(stores: Iterable[BranchStore], ttl: float, wait: float) -> bool:
+    """Fetch what is older than `ttl` seconds, side by side; wait for it at most `wait` seconds.
+    False when a fetch still runs then."""
     due = [store for store in stores if store.due(ttl)]
     threads = [threading.Thread(target=store.refresh, daemon=True) for store in due]
     for thread in threads:
@@ -2324,6 +2332,7 @@ def freshen(stores: Iterable[BranchStore], ttl: float, wait: float) -> None:
         thread.join(max(0.0, end - time.monotonic()))
         if thread.is_alive():
             store.note(f"no answer within {wait:g} s")
+    return not any(thread.is_alive() for thread in threads)
 
 
 def told_warnings(warnings: Sequence[str]) -> Result:
@@ -2596,9 +2605,8 @@ class Scopes:
     def read(self, *, newest: bool = False) -> dict[Scope, Document]:
         """Every scope's document. Shared ones are at most CAMBIUM_FETCH_TTL seconds old, or with
         `newest` fetched now, where the remote answers within CAMBIUM_FETCH_WAIT."""
-        freshen(
-            self.branches.values(), 0 if newest else self.config.fetch_ttl, self.config.fetch_wait
-        )
+        ttl = 0 if newest else self.config.fetch_ttl
+        self.late |= not freshen(self.branches.values(), ttl, self.config.fetch_wait)
         return {scope: store.read() for scope, store in self.stores.items()}
 
     def find(self, item_id: str) -> tuple[Scope, Item]:
@@ -5189,9 +5197,9 @@ class Here:
         return self.scopes.project
 
 
-def session_root(environ: Mapping[str, str]) -> tuple[str, str]:
+def session_root(environ: Mapping[str, str], cwd: str = os.curdir) -> tuple[str, str]:
     """The session's own project and where its store would be; empty where it is in none."""
-    for path in filter(None, (environ.get("CLAUDE_PROJECT_DIR"), os.curdir)):
+    for path in filter(None, (environ.get("CLAUDE_PROJECT_DIR"), cwd)):
         with contextlib.suppress(CambiumError, OSError):
             place = locate(os.path.abspath(path))
             home = place.main / ".cambium"
@@ -6840,6 +6848,276 @@ def serve() -> int:
     return 0
 
 
+# ── Hooks ─────────────────────────────────────────────────────────────────────
+# Events of a client and of git. A hook blocks nothing, fails nothing and prints one JSON document
+# or nothing. What needs the network is left to a process of its own, the catch-up.
+
+STDIN_WAIT = 0.3  # seconds for the whole event to arrive
+BOUND = 0.75  # seconds for everything a hook does, whatever hangs
+LOCK_WAIT = 0.3  # seconds for another process's write
+LOCAL_MOST = 1_000_000  # bytes of a store that a hook itself can write within its time
+SMALL, NEWEST = 400_000, 100  # bytes of a store that is read whole; else these last entries
+
+
+class HookEvent(NamedTuple):
+    """What happened, in which session, where."""
+
+    name: str
+    session: str = ""
+    cwd: str = os.curdir
+
+
+def hook(words: Sequence[str]) -> int:
+    """Serve one event. Always 0; what goes wrong is on stderr and in status()."""
+    began = time.monotonic()
+    problem: str | None = ""
+    event: HookEvent | None = None
+    at: Here | None = None
+    watch = threading.Timer(BOUND, leave)
+    try:
+        event = asked_event(words)
+        if event and event.name != "catch-up":
+            watch.start()
+        at = project_of(event) if event else None
+        if event and at:
+            problem = HOOKS[event.name](at, event)
+    except Exception as error:  # noqa: BLE001 - memory that fails must not fail a session
+        problem = error.what if isinstance(error, CambiumError) else repr(error)
+    watch.cancel()
+    if event and problem:
+        log.warning("%s: %s", event.name, problem)
+    if event and at and problem is not None:
+        at.scopes.health.ran(event.name, time.monotonic() - began, problem)
+    return 0
+
+
+def asked_event(words: Sequence[str]) -> HookEvent | None:
+    """The event: git's and our own are named by an argument, a client's stands on stdin."""
+    if list(words[:1]) in (["post-commit"], ["catch-up"]):
+        return HookEvent(words[0])
+    told = object_on_stdin(STDIN_WAIT)
+    name, session, cwd = (text_of(told, key) for key in ("hook_event_name", "session_id", "cwd"))
+    return HookEvent(name, session, cwd or os.curdir) if name in CLIENT_EVENTS else None
+
+
+def object_on_stdin(wait: float) -> Json:
+    """The JSON object on standard input, empty where there is none. It is read until it is whole: a
+    client may leave the pipe open."""
+    text, whole = bytearray(), threading.Event()
+
+    def listen() -> None:
+        with contextlib.suppress(OSError):
+            while len(text) < 2**20 and (part := os.read(0, 2**16)):
+                text.extend(part)
+                if part.rstrip().endswith(b"}") and parsed_object(bytes(text)):
+                    break
+        whole.set()
+
+    threading.Thread(target=listen, daemon=True).start()
+    whole.wait(wait)
+    return parsed_object(bytes(text))
+
+
+def parsed_object(text: bytes) -> Json:
+    with contextlib.suppress(ValueError):
+        return a_dict(from_json_text(text))
+    return {}
+
+
+def project_of(event: HookEvent) -> Here | None:
+    """Where the event belongs: the project that the environment names, else the session's own (a
+    commit's is where it was made) if it was set up; None where there is none or no agent id."""
+    environ = dict(os.environ)
+    if event.name == "post-commit":
+        environ.pop("CLAUDE_PROJECT_DIR", None)
+    named = environ.get("CAMBIUM_REPO", "").strip()
+    root, home = ("", "") if named else session_root(environ, event.cwd)
+    config = Config.load(environ, root if home else "", home)
+    chosen = config.source("CAMBIUM_REPO") in ("environment", "session")
+    if not chosen or required_gaps(config, root):
+        return None
+    if event.name == "catch-up":
+        return opened(replace(config, fetch_wait=config.git_timeout))
+    at = opened(replace(config, git_timeout=min(config.git_timeout, BOUND)))
+    at.scopes.local.patience = LOCK_WAIT
+    atexit.unregister(at.scopes.deliver)  # what is not counted here, the catch-up counts
+    return at
+
+
+def leave() -> None:
+    """End this process as if all were well: a disk or a program hangs."""
+    Children.end()
+    os._exit(0)
+
+
+# What serves an event returns what went wrong, or None where it was not its turn.
+
+
+def session_starts(at: Here, event: HookEvent) -> str:
+    page = primer_page(at.project, known_best(at))
+    if page:
+        told = {"hookEventName": "SessionStart", "additionalContext": page}
+        os.write(sys.stdout.fileno(), json.dumps({"hookSpecificOutput": told}).encode() + b"\n")
+    at.scopes.health.session(started=event.session)
+    start_catch_up(at)
+    return ""
+
+
+def session_ends(at: Here, event: HookEvent) -> str:
+    start_catch_up(at)
+    at.scopes.health.session()
+    distill_locally(at)
+    return ""
+
+
+def before_compaction(at: Here, event: HookEvent) -> str:
+    start_catch_up(at)
+    distill_locally(at)
+    return ""
+
+
+def after_commit(at: Here, event: HookEvent) -> str:
+    start_catch_up(at, pause=LEFT_ALONE)  # a rebase commits many times
+    distill_locally(at)
+    return ""
+
+
+def distill_locally(at: Here) -> None:
+    """Make durable what is on this machine; a large store is left to the catch-up."""
+    path = at.scopes.local.path
+    if not path.exists() or path.stat().st_size < LOCAL_MOST:
+        distill_now(at, network=False)
+
+
+def start_catch_up(at: Here, pause: float = 0.0) -> None:
+    """Start the catch-up as a process that outlives this one and what may kill it, unless one was
+    started within the last `pause` seconds."""
+    lock = at.scopes.local.home / "catch-up.lock"
+    with contextlib.suppress(OSError):
+        if 0 <= time.time() - lock.stat().st_mtime < pause:
+            return
+        os.utime(lock)  # one that runs already takes notice
+    flags = 0
+    if sys.platform == "win32":
+        flags = subprocess.DETACHED_PROCESS | subprocess.CREATE_NEW_PROCESS_GROUP
+    child = subprocess.Popen(
+        [sys.executable, os.path.abspath(__file__), "hook", "catch-up"],
+        cwd=at.place.top,
+        env={**os.environ, "CAMBIUM_REPO": str(at.place.top)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        creationflags=flags,
+    )
+    child.returncode = 0  # nobody waits for it
+
+
+def catch_up(at: Here, event: HookEvent) -> str | None:
+    """The network half of all hooks. Where another catch-up runs for the project, None at once:
+    that one begins again when it is through."""
+    path, problem = at.scopes.local.home / "catch-up.lock", ""
+    path.parent.mkdir(exist_ok=True)
+    lock = open_plain(path, os.O_RDWR | os.O_CREAT)
+    try:
+        if not try_lock(lock):
+            return None
+        begun = 0
+        while begun != path.stat().st_mtime_ns:  # an event since then marked the file
+            os.utime(path)
+            begun = path.stat().st_mtime_ns
+            problem = network_half(at)
+        return problem
+    finally:
+        os.close(lock)
+
+
+def network_half(at: Here) -> str:
+    """A full distill, recalls delivered, what was left half done finished, the primer ranked; what
+    is left to the next one."""
+    distill_now(at)
+    branches = at.scopes.branches
+    for store in branches.values():
+        store.ask_again()
+    at.scopes.delivered_at = -math.inf
+    at.scopes.deliver()
+    problems = tidy(at.scopes)
+    unseen = {scope: store.fetches().get("problem") for scope, store in branches.items()}
+    problems += [f"{scope}: {problem}" for scope, problem in unseen.items() if problem]
+    rank(at)
+    return "; ".join(problems)
+
+
+def catch_up_if_late() -> None:
+    """A command takes its fetches along when it ends; what a slow remote had not answered by then
+    is fetched by a catch-up, so that the next command sees it."""
+    with contextlib.suppress(CambiumError, OSError):
+        if here().scopes.late:
+            start_catch_up(here(), pause=LEFT_ALONE)
+
+
+Ranked = LocalStore | BranchStore
+
+
+def seen_stores(at: Here) -> dict[Scope, Ranked]:
+    """The stores as far as they were ever fetched: none of these asks a remote anything."""
+    stores: dict[Scope, Ranked] = {"local": at.scopes.local, "team": at.scopes.team}
+    if at.scopes.org:
+        git, remote = at.scopes.org.git, at.scopes.org.trunk.remote
+        seen = git.seen_default_branch(remote)
+        stores |= {"org": BranchStore(git, seen, remote=remote)} if seen else {}
+    return stores
+
+
+def rank(at: Here) -> None:
+    """Remember what a session is told first, and what the stores were then."""
+    ranked: dict[Scope, Json] = {}
+    for scope, store in seen_stores(at).items():
+        mark, items = digest(repr(store.mark)), store.read().items
+        best = best_unasked(scope, items, at.project, at.config.agent)
+        cut = [replace(i, content=i.content[:500], why="", example="", rest={}) for i in best]
+        ranked[scope] = {"mark": mark, "items": [item.to_json() for item in cut]}
+    with contextlib.suppress(OSError):
+        write_atomically(at.scopes.local.home / "primer.json", json.dumps(ranked).encode())
+
+
+def known_best(at: Here) -> dict[Scope, list[Item]]:
+    """What a session is told first, by scope: as it was ranked, where the store is as it was then;
+    else what still stands of that, and the newest."""
+    ranked = noted(at.scopes.local.home / "primer.json")
+    best: dict[Scope, list[Item]] = {}
+    for scope, store in seen_stores(at).items():
+        told = a_dict(ranked.get(scope))
+        entries = [Entry(raw) for raw in a_list(told.get("items"))]
+        if told.get("mark") != digest(repr(store.mark)):
+            entries = looked_up(store.text(), [entry.key for entry in entries])
+        items = [entry.item for entry in entries if entry.item]
+        best[scope] = best_unasked(scope, items, at.project, at.config.agent)
+    return best
+
+
+def looked_up(text: bytes, ids: Iterable[str]) -> list[Entry]:
+    """A small document's entries; of a large one those with these ids and the newest; none of one
+    that is damaged."""
+    with contextlib.suppress(ValueError):
+        if len(text) > SMALL:
+            return Document.glance(text, ids, NEWEST)
+        return list(Document.parse(text).entries.values())
+    return []
+
+
+CLIENT_EVENTS: dict[str, Callable[[Here, HookEvent], str]] = {
+    "SessionStart": session_starts,
+    "SessionEnd": session_ends,
+    "PreCompact": before_compaction,
+}
+HOOKS: dict[str, Callable[[Here, HookEvent], str | None]] = {
+    **CLIENT_EVENTS,
+    "post-commit": after_commit,
+    "catch-up": catch_up,
+}
+
+
 # ── Command ───────────────────────────────────────────────────────────────────
 # No argument serves. Every tool is a subcommand, for people by default, with --json for machines.
 
@@ -6962,6 +7240,8 @@ def call_tool(entry: Tool, given: argparse.Namespace) -> int:
     if sys.stderr.isatty():
         Progress.listener.set(to_terminal)
     result = entry.call(arguments)
+    if not entry.hints["readOnlyHint"]:
+        catch_up_if_late()
     lost = result.get("configured") is False and entry.name != "status"
     if given.json:
         print(json.dumps(result, indent=2, ensure_ascii=False))
@@ -6998,6 +7278,13 @@ def parser() -> argparse.ArgumentParser:
     )
     shown.add_argument("--keep", action="store_true", help="leave the directory to look around in")
     shown.set_defaults(run=lambda given: Demo(keep=given.keep).play())
+    event = commands.add_parser(
+        "hook",
+        help="Serve one event of a client's hook (JSON on stdin), or git's post-commit",
+        description="SessionStart, SessionEnd and PreCompact of Claude Code as JSON on stdin; "
+        "post-commit and catch-up by name. Always exits 0.",
+    )
+    event.add_argument("event", nargs="?", metavar="post-commit|catch-up")
     serving = commands.add_parser("serve", help="Serve MCP over stdio, as without a command")
     serving.set_defaults(run=lambda given: serve())
     return outer
@@ -7010,6 +7297,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     asked = list(sys.argv[1:] if argv is None else argv) or ["serve"]
+    if asked[0] == "hook" and not {"-h", "--help"} & {*asked}:
+        return hook(asked[1:])  # whatever the arguments are, it ends with 0
     asked[0] = asked[0] if asked[0].startswith("-") else asked[0].replace("-", "_")
     given = parser().parse_args(asked)
     try:
