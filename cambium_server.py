@@ -5232,8 +5232,8 @@ PROGRAMS = ("cambium_server.py", "cambium-mcp", "cambium-mcp.exe")
 WINDOWS = os.name == "nt"
 
 
-class Event(NamedTuple):
-    """A client's event that cambium answers. A declared timeout also lifts the 1.5 s that all hooks
+class HookEntry(NamedTuple):
+    """An event that install adds a hook for. A declared timeout also lifts the 1.5 s that all hooks
     of SessionEnd share."""
 
     name: str
@@ -5241,10 +5241,10 @@ class Event(NamedTuple):
     timeout: int
 
 
-EVENTS = (
-    Event("SessionStart", "startup|resume|clear|compact", 10),
-    Event("PreCompact", "", 30),
-    Event("SessionEnd", "", 10),
+HOOK_ENTRIES = (
+    HookEntry("SessionStart", "startup|resume|clear|compact", 10),
+    HookEntry("PreCompact", "", 30),
+    HookEntry("SessionEnd", "", 10),
 )
 SERVER_KEYS: Keys = ("mcpServers", "cambium")
 
@@ -5276,7 +5276,7 @@ def hook_fields(argv: Sequence[str], *, windows: bool = WINDOWS) -> Json:
     return {"command": " ".join(map(quoted, argv))}
 
 
-def hook_group(event: Event) -> Json:
+def hook_group(event: HookEntry) -> Json:
     handler = {"type": "command", **hook_fields([*own_program(), "hook"]), "timeout": event.timeout}
     return {**({"matcher": event.matcher} if event.matcher else {}), "hooks": [handler]}
 
@@ -5404,7 +5404,7 @@ def with_hooks(text: str, known: str) -> tuple[str, list[str]]:
     """A settings text with our entry under every event. One that the user made stays, unless what
     it starts is gone."""
     lines, wanted = [], hook_fields([*own_program(), "hook"])
-    for event in EVENTS:
+    for event in HOOK_ENTRIES:
         present, theirs = handlers(text, event.name), handlers(known, event.name)
         if not present:
             place = len(a_list(a_dict(a_dict(from_json_text(text)).get("hooks")).get(event.name)))
@@ -5435,7 +5435,7 @@ def without_ours(text: str, known: str) -> tuple[str, list[str]]:
     """A client's text without the entries that install added; what `known`, the text before, has of
     cambium stays."""
     lines = []
-    for event in EVENTS[::-1]:
+    for event in HOOK_ENTRIES[::-1]:
         theirs = handlers(known, event.name)
         for keys, handler in reversed(handlers(text, event.name)):
             if starts_us(handler, "hook") and not theirs:
@@ -5462,7 +5462,7 @@ def pruned(text: str, keys: Keys, known: str) -> str:
 
 def leftovers(text: str) -> list[str]:
     """Entries of a client's text that concern cambium, as lines that say where they are."""
-    inside = [(keys[:2], handler) for e in EVENTS for keys, handler in handlers(text, e.name)]
+    inside = [(keys[:2], handler) for e in HOOK_ENTRIES for keys, handler in handlers(text, e.name)]
     entry = a_dict(value_at(text, SERVER_KEYS))
     inside += [(SERVER_KEYS, entry)] if names_us(entry) else []
     return [shown("left", keys, entry) for keys, entry in inside]
@@ -5699,7 +5699,7 @@ def install_patches(site: Site, *, client: bool = True, git: bool = False) -> li
     for a hook."""
     manifest, patches = Manifest(site.home), []
     if client:
-        hooks = {"hooks": {event.name: [hook_group(event)] for event in EVENTS}}
+        hooks = {"hooks": {event.name: [hook_group(event)] for event in HOOK_ENTRIES}}
         servers = {"mcpServers": {"cambium": server_entry()}}
         patches = [
             json_patch(site.settings, with_hooks, manifest.known(site.settings), hooks),
@@ -5738,6 +5738,7 @@ def undo_patch(path: Path, manifest: Manifest) -> Patch:
         if as_left and known is not None:
             return Patch(path, now, known, ("= every byte as it was",))
         after, lines = without_lines(path, now, known or b"")
+        lines += [f"left {aside}, which it starts: it was edited since"] * bool(aside)
         if after != now:
             respect(path)
         bare = after.strip() in (b"", b"#!/bin/sh", b"{}", BOM + b"{}")
@@ -5951,22 +5952,24 @@ def check_org(patient: Patient) -> Iterator[Finding]:
 
 
 def check_sources(patient: Patient) -> Iterator[Finding]:
-    """What feeds distill. A source that never gave anything is optional beside another."""
+    """What feeds distill. A source that was never named and never gave is not missed beside another
+    that is there."""
     at = patient.here
     if not at:
         return
     imported = a_dict(at.scopes.local.read().rest.get("imported"))
-    board, context = find_board(at.config, at.place, fetch=False), context_dir(at.place)
-    named = board.named_by != "CAMBIUM_REPO" or imported.get("agentsync")
-    spare = "not in use: "
-    optional = not board.ref and bool(context) and not named
-    told = f"{board.repo}, {board.ref}" if not board.problem else board.problem
-    ok = optional or not board.problem
-    yield Finding("agentsync board", ok, spare * optional + told, board.fix)
-    optional = not context and bool(board.ref) and not imported.get("context_keeper")
+    soon = replace(at.config, git_timeout=min(at.config.git_timeout, 10))
+    board, context = find_board(soon, at.place), context_dir(at.place)
+    told = board.problem or f"{board.repo}, {board.ref}"
+    missed = board.named_by != "CAMBIUM_REPO" or imported.get("agentsync") or not context
+    spare = not board.ref and not missed
+    told = f"not in use: {told}" if spare else told
+    yield Finding("agentsync board", spare or not board.problem, told, board.fix)
+    spare = not context and bool(board.ref) and not imported.get("context_keeper")
     told = str(context) if context else f"no .context in {at.place.top}"
+    told = f"not in use: {told}" if spare else told
     fix = "record an entry with context-keeper there, or move its .context back"
-    yield Finding("context-keeper", bool(context) or optional, spare * optional + told, fix)
+    yield Finding("context-keeper", spare or bool(context), told, fix)
 
 
 def check_client(patient: Patient) -> Iterator[Finding]:
@@ -5990,7 +5993,7 @@ def check_client(patient: Patient) -> Iterator[Finding]:
 def check_hooks(patient: Patient) -> Iterator[Finding]:
     """Every event has an entry, what it names is there, and what it starts ends well."""
     commands: dict[str, Json] = {}
-    for event in EVENTS:
+    for event in HOOK_ENTRIES:
         link, places = f"hook {event.name}", []
         for path, text in patient.settings.items():
             for _, entry in handlers(text, event.name):
@@ -6057,10 +6060,13 @@ def check_post_commit(patient: Patient) -> Iterator[Finding]:
 def check_runs(patient: Patient) -> Iterator[Finding]:
     """What status() knows of the last runs of hooks and sources."""
     same = patient.here and current()[0].repo == patient.config.repo
-    health = a_dict(status().get("health")) if same else {}
+    told = status() if same else {}
+    for warning in a_list(told.get("warnings")):
+        yield Finding("note", True, str(warning))
+    health = a_dict(told.get("health"))
     for kind in ("hooks", "sources"):
-        for name, told in a_dict(health.get(kind)).items():
-            seen = a_dict(told)
+        for name, row in a_dict(health.get(kind)).items():
+            seen = a_dict(row)
             problem = seen.get("problem")
             said = f"last ran {seen.get('last_run') or seen.get('last_read') or 'never'}"
             said += f", failed {seen.get('last_failure')}: {problem}" if problem else ""
@@ -6247,7 +6253,8 @@ def wiring(given: argparse.Namespace) -> int:
     elif not changed and not failed:
         print("It is all in place." if adds else "Nothing that install wrote is left.")
     elif adds and changed:
-        print(f"What was there is kept in {site.home / 'backups'}. Now try: {program()} doctor")
+        print(f"What was there before is kept in {site.home / 'backups'}.")
+        print(f"Now try every link: {program()} doctor")
     if adds and changed and given.scope == "project":
         print("These files name this machine's Python: commit them only where that suits all.")
     if not adds and given.apply and site.home.exists():

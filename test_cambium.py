@@ -47,6 +47,7 @@ import cambium_server as cambium
 
 HERE = Path(__file__).resolve().parent
 SERVER = HERE / "cambium_server.py"
+PYTHON = sys.executable
 
 GITCONFIG = (
     "[user]\n\tname = Fixture\n\temail = fixture@example.invalid\n"
@@ -6973,27 +6974,37 @@ def test_installing_twice_is_installing_once(alone, wire):
 
 
 def test_a_checkout_that_moved_updates_its_own_entries(alone, wire, tmp_path, monkeypatch):
+    settings = settings_of(alone, THREE_HOOKS.encode())
     before = tree(alone)
-    settings = settings_of(alone, b"{}")
     wire("install", "--git")
-    first = settings.read_bytes()
-    moved = tmp_path / "other python"
-    moved.symlink_to(sys.executable)
+    was, moved = sys.executable, tmp_path / "other python"
+    once = {path: held.replace(was.encode(), b"@") for path, (_, held) in tree(alone).items()}
+    moved.symlink_to(was)
     monkeypatch.setattr(sys, "executable", str(moved))
     assert "~ hooks.SessionStart" in wire("install", "--git")[1]
-    was, becomes = json.dumps(f'"{os.path.realpath(moved)}"'), json.dumps(f'"{moved}"')
-    assert [each["command"] for event in ("SessionStart", "PreCompact", "SessionEnd")
-            for each in entries(settings, event)] == [f'"{moved}" "{SERVER}" hook'] * 3  # fmt: skip
-    assert settings.read_bytes() != first
-    assert len(settings.read_bytes()) - len(first) == 3 * (len(becomes) - len(was)) or was
-    block = (alone / ".git" / "hooks" / "post-commit").read_text()
-    assert block.count("hook post-commit") == 1
-    assert str(moved) in block
-    settings.write_bytes(settings.read_bytes())
+    again = {
+        path: held.replace(str(moved).encode(), b"@") for path, (_, held) in tree(alone).items()
+    }
+    for path in (".claude/settings.json", ".mcp.json"):
+        assert again[path] == once[path]
+    assert f"'{moved}' " in (alone / ".git" / "hooks" / "post-commit").read_text()
+    assert [each["command"] for each in entries(settings, "PreCompact")] == [
+        f'"{moved}" "{SERVER}" hook'
+    ]
     wire("uninstall")
-    settings.unlink()
-    settings.parent.rmdir()
     assert tree(alone) == before
+
+
+def test_a_moved_hook_that_was_edited_is_still_started_after_uninstall(alone, wire):
+    path = alone / ".git" / "hooks" / "post-commit"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!{PYTHON}\nprint('mine')\n")
+    path.chmod(0o755)
+    wire("install", "--git", "--client", "none")
+    path.write_text(path.read_text().replace("exec", "echo before\nexec"))
+    code, shown = wire("uninstall")
+    assert (code, "edited since" in shown) == (0, True)
+    assert a_commit(alone) == (0, "before\nmine\n")
 
 
 def test_an_entry_that_the_user_made_stays_the_user_s(alone, wire):
@@ -7353,7 +7364,7 @@ def test_a_commit_starts_ours_beside_the_hook_that_was_there(alone, wire, witnes
     path = alone / ".git" / "hooks" / "post-commit"
     path.parent.mkdir(exist_ok=True)
     if script is not None:
-        path.write_text(script.replace("{python}", os.path.realpath("/proc/self/exe")))
+        path.write_text(script.replace("{python}", PYTHON))
         path.chmod(0o755)
     before, started = tree(alone / ".git" / "hooks"), time.monotonic()
     assert wire("install", "--git")[0] == 0
@@ -7623,7 +7634,7 @@ def test_doctor_takes_the_plugin_for_hooks_and_server(team):
     settings_of(team.ana, b'{"enabledPlugins": {"cambium@cambium": true}}')
     found = examined(team.ana, cambium.check_hooks, cambium.check_server)
     assert found == [
-        *((f"hook {event.name}", True, "in the plugin") for event in cambium.EVENTS),
+        *((f"hook {event.name}", True, "in the plugin") for event in cambium.HOOK_ENTRIES),
         ("server", True, "in the plugin"),
     ]
 
@@ -7777,9 +7788,11 @@ def test_doctor_passes_on_what_the_last_runs_said(team, monkeypatch):
         "hooks": {"SessionEnd": {**failed, "problem": "the store was held"}},
         "sources": {"agentsync": {"last_read": None, "problem": None}},
     }
-    monkeypatch.setattr(cambium, "status", lambda: {"health": told})
+    quiet = "agentsync gave nothing new"
+    monkeypatch.setattr(cambium, "status", lambda: {"health": told, "warnings": [quiet]})
     monkeypatch.chdir(team.ana)
     assert examined(team.ana, cambium.check_runs) == [
+        ("note", True, quiet),
         (
             "last SessionEnd",
             False,
@@ -7824,7 +7837,7 @@ def test_the_plugin_s_hooks_are_those_that_install_adds():
             for event, groups in hooks.items()
         }
 
-    installed = {event.name: [cambium.hook_group(event)] for event in cambium.EVENTS}
+    installed = {event.name: [cambium.hook_group(event)] for event in cambium.HOOK_ENTRIES}
     shipped = plugin("hooks")["hooks"]
     assert shape(shipped) == shape(installed)
     handlers = [h for groups in shipped.values() for g in groups for h in g["hooks"]]
