@@ -7008,7 +7008,7 @@ def test_a_moved_hook_that_was_edited_is_still_started_after_uninstall(alone, wi
 
 
 def test_an_entry_that_the_user_made_stays_the_user_s(alone, wire):
-    own = {"type": "command", "command": f'"{sys.executable}" "{SERVER}" hook', "timeout": 99}
+    own = {"type": "command", "command": f'"{shutil.which("sh")}" "{SERVER}" hook', "timeout": 99}
     text = json.dumps({"hooks": {"SessionStart": [{"hooks": [own]}]}}, indent=2)
     path = settings_of(alone, text.encode())
     (alone / ".mcp.json").write_text('{"mcpServers": {"cambium": {"command": "cambium-mcp"}}}')
@@ -7024,6 +7024,16 @@ def test_an_entry_that_the_user_made_stays_the_user_s(alone, wire):
     assert "left mcpServers.cambium" in shown
     path.write_text(path.read_text().replace("98", "99"))
     assert tree(alone) == before
+
+
+def test_an_entry_of_the_user_s_whose_program_is_gone_gets_ours(alone, wire):
+    gone = {"command": '"/nowhere/python" "/nowhere/cambium_server.py" hook', "timeout": 99}
+    path = settings_of(alone, json.dumps({"hooks": {"PreCompact": [{"hooks": [gone]}]}}).encode())
+    before = path.read_bytes()
+    wire("install")
+    assert entries(path, "PreCompact") == [{**gone, "command": f'"{PYTHON}" "{SERVER}" hook'}]
+    wire("uninstall")
+    assert path.read_bytes() == before
 
 
 def test_uninstall_after_an_edit_takes_only_what_install_added(alone, wire):
