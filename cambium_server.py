@@ -17,7 +17,8 @@ that nothing is known, `endorse` and `promote` move them up. Team and org are wr
 The file reads top to bottom; a section uses only those above it:
 
      1 Errors      2 Settings   3 Git        4 Knowledge   5 Stores   6 Sources    7 Search
-     8 Ladder      9 Pages     10 Registry  11 Tools      12 Server  13 Hooks     14 Command
+     8 Ladder      9 Pages     10 Registry  11 Tools      12 Server  13 Hooks    14 Install
+    15 Command
 """
 
 from __future__ import annotations
@@ -7341,6 +7342,1001 @@ HOOKS: dict[str, Callable[[Here, HookEvent], str | None]] = {
 }
 
 
+# ── Install ───────────────────────────────────────────────────────────────────
+# What connects a client: entries in its JSON files, a block in git's post-commit. They are added to
+# texts and taken back out of them; a text that cannot be read stays, and what to paste is shown.
+
+Keys = tuple[str | int, ...]
+
+
+class Member(NamedTuple):
+    """A member of an object or array in a JSON text: its key or place, and where it stands."""
+
+    key: str | int
+    start: int
+    value: int
+    end: int
+
+
+def past_blanks(text: str, at: int) -> int:
+    while at < len(text) and text[at] in " \t\r\n":
+        at += 1
+    return at
+
+
+def members(text: str, opening: int) -> list[Member]:
+    """What the object or array that opens there in a valid JSON text holds, in its order."""
+    decode, found = json.JSONDecoder().raw_decode, list[Member]()
+    at = past_blanks(text, opening + 1)
+    while text[at] not in "}]":
+        key: str | int = len(found)
+        value = at
+        if text[opening] == "{":
+            key, end = decode(text, at)
+            value = past_blanks(text, past_blanks(text, end) + 1)
+        end = decode(text, value)[1]
+        found.append(Member(key, at, value, end))
+        at = past_blanks(text, end)
+        at = past_blanks(text, at + 1) if text[at] == "," else at
+    return found
+
+
+def span(text: str, keys: Keys) -> tuple[int, int] | None:
+    """Where the value under these keys begins and ends in a valid JSON text."""
+    start, end = past_blanks(text, 0), len(text.rstrip())
+    for key in keys:
+        inner = members(text, start) if text[start] in "{[" else []
+        found = [each for each in inner if each.key == key][-1:]
+        if not found:
+            return None
+        start, end = found[0].value, found[0].end
+    return start, end
+
+
+def value_at(text: str, keys: Keys) -> Any:
+    """The value under these keys in a valid JSON text, or None."""
+    place = span(text, keys)
+    return from_json_text(text[slice(*place)]) if place else None
+
+
+def layout(text: str, at: int) -> tuple[str, str, str]:
+    """How a JSON text is laid out: its line end, its unit, the indentation of the line of `at`."""
+    unit = re.search(r"\n([ \t]+)\S", text)
+    line = text[text.rfind("\n", 0, at) + 1 : at]
+    indented = line[: len(line) - len(line.lstrip())]
+    return "\r\n" if "\r\n" in text else "\n", unit[1] if unit else "  ", indented
+
+
+def laid_in(value: Any, unit: str, start: str) -> str:
+    """A value as JSON whose lines after the first begin with `start`."""
+    return json.dumps(value, indent=unit, ensure_ascii=False).replace("\n", start)
+
+
+def grown(text: str, keys: Keys, value: Any) -> str:
+    """The valid JSON text with a value added under these keys: last in its object, or for a place,
+    in its array. What is missing on the way is made, every other byte stays. Raises ValueError
+    where something else is in the way."""
+    depth = len(keys) - 1
+    while not span(text, keys[:depth]):
+        depth -= 1
+    for key in reversed(keys[depth + 1 :]):
+        value = [value] if isinstance(key, int) else {key: value}
+    opening, end = span(text, keys[:depth]) or (0, 0)
+    bracket, kind = ("[", "a list") if isinstance(keys[depth], int) else ("{", "an object")
+    if text[opening] != bracket:
+        raise ValueError(f"{'.'.join(map(str, keys[:depth])) or 'it'} is not {kind}")
+    name = "" if bracket == "[" else json.dumps(keys[depth], ensure_ascii=False) + ": "
+    newline, unit, outer = layout(text, opening)
+    inner = members(text, opening)
+    if not inner:
+        start = newline + outer + unit
+        closed = newline + outer + text[end - 1 :]
+        return text[: opening + 1] + start + name + laid_in(value, unit, start) + closed
+    before, blanks = text[: inner[-1].end], text[opening + 1 : inner[0].start]
+    if "\n" not in blanks:
+        return f"{before}, {name}{json.dumps(value, ensure_ascii=False)}{text[inner[-1].end :]}"
+    start = newline + blanks.rpartition("\n")[2]
+    return f"{before},{start}{name}{laid_in(value, unit, start)}{text[inner[-1].end :]}"
+
+
+def shrunk(text: str, keys: Keys) -> str:
+    """The JSON text without the member under these keys; every other byte stays."""
+    opening, end = span(text, keys[:-1]) or (0, 0)
+    inner = members(text, opening)
+    at = max(place for place, each in enumerate(inner) if each.key == keys[-1])
+    if len(inner) == 1:
+        return text[: opening + 1] + text[end - 1 :]
+    if at == 0:
+        return text[: inner[0].start] + text[inner[1].start :]
+    return text[: inner[at - 1].end] + text[inner[at].end :]
+
+
+def refitted(text: str, keys: Keys, wanted: Json) -> str:
+    """The JSON text whose entry under these keys starts the program `wanted` names. What else the
+    entry says stays."""
+    entry = a_dict(value_at(text, keys))
+    for name in ("command", "args"):
+        inside = (*keys, name)
+        if name in entry and name not in wanted:
+            text = shrunk(text, inside)
+        elif name not in entry and name in wanted:
+            text = grown(text, inside, wanted[name])
+        elif entry.get(name) != wanted.get(name):
+            start, end = span(text, inside) or (0, 0)
+            newline, unit, outer = layout(text, start)
+            text = text[:start] + laid_in(wanted[name], unit, newline + outer) + text[end:]
+    return text
+
+
+# What the entries start
+
+PROGRAMS = ("cambium_server.py", "cambium-mcp", "cambium-mcp.exe")
+WINDOWS = os.name == "nt"
+
+
+class HookEntry(NamedTuple):
+    """An event that install adds a hook for. A declared timeout also lifts the 1.5 s that all hooks
+    of SessionEnd share."""
+
+    name: str
+    matcher: str
+    timeout: int
+
+
+HOOK_ENTRIES = (
+    HookEntry("SessionStart", "startup|resume|clear|compact", 10),
+    HookEntry("PreCompact", "", 30),
+    HookEntry("SessionEnd", "", 10),
+)
+SERVER_KEYS: Keys = ("mcpServers", "cambium")
+
+
+def own_program() -> list[str]:
+    """The words that start this very program again, from any directory."""
+    file, python = Path(__file__).resolve(), Path(sys.executable)
+    script = python.with_name("cambium-mcp.exe" if WINDOWS else "cambium-mcp")
+    uvx = shutil.which("uvx") if "archive-v0" in python.parts else None  # uv's cache comes and goes
+    if uvx:
+        return [Path(uvx).as_posix(), "cambium-mcp"]
+    if file.parent.name in ("site-packages", "dist-packages") and script.is_file():
+        return [script.as_posix()]
+    return [python.as_posix(), file.as_posix()]
+
+
+def quoted(word: str) -> str:
+    """A word as sh, bash, zsh and cmd read it back."""
+    if re.fullmatch(r"[\w-]+", word):
+        return word
+    return shlex.quote(word) if re.search(r'["$`\\\x00-\x1f]', word) else f'"{word}"'
+
+
+def hook_fields(argv: Sequence[str], *, windows: bool = WINDOWS) -> Json:
+    """How a hook entry starts these words: one line for a shell, which every version of the client
+    reads; on Windows apart, since no line is read alike by bash and PowerShell."""
+    if windows:
+        return {"command": argv[0], "args": list(argv[1:])}
+    return {"command": " ".join(map(quoted, argv))}
+
+
+def hook_group(event: HookEntry) -> Json:
+    handler = {"type": "command", **hook_fields([*own_program(), "hook"]), "timeout": event.timeout}
+    return {**({"matcher": event.matcher} if event.matcher else {}), "hooks": [handler]}
+
+
+def server_entry() -> Json:
+    program, *arguments = own_program()
+    return {"command": program, "args": arguments}
+
+
+def entry_words(entry: Json) -> list[str]:
+    """The words an entry starts, whether they stand in one line or apart."""
+    command, arguments = str(entry.get("command") or ""), entry.get("args")
+    if isinstance(arguments, list):
+        return [command, *map(str, arguments)]
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return command.split()
+
+
+def starts_us(entry: Json, *ending: str) -> bool:
+    """True for an entry as install writes it, wherever its program lies."""
+    argv = entry_words(entry)
+    program = argv[: len(argv) - len(ending)]
+    named = bool(program) and re.split(r"[\\/]", program[-1])[-1] in PROGRAMS
+    return named and len(program) <= 2 and argv[len(program) :] == list(ending)
+
+
+def names_us(entry: Json) -> bool:
+    """True for any entry that mentions cambium's program."""
+    return any(name in each for each in entry_words(entry) for name in PROGRAMS)
+
+
+def missing_file(entry: Json) -> str:
+    """The first absolute path among an entry's words that leads nowhere, or empty."""
+    paths = [word for word in entry_words(entry) if os.path.isabs(word)]
+    return next((path for path in paths if not os.path.exists(path)), "")
+
+
+def handlers(text: str, event: str) -> list[tuple[Keys, Json]]:
+    """The entries under one event of a settings text that concern cambium, and where they are."""
+    found: list[tuple[Keys, Json]] = []
+    groups = a_list(a_dict(a_dict(from_json_text(text)).get("hooks")).get(event))
+    for place, group in enumerate(groups):
+        for inner, handler in enumerate(a_list(a_dict(group).get("hooks"))):
+            if names_us(a_dict(handler)):
+                found.append((("hooks", event, place, "hooks", inner), handler))
+    return found
+
+
+# One file
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A file as it is and as it is to be; None is no file. `lines` say the difference, a `problem`
+    leaves it as it is, `aside` is where a git hook moves that cannot take lines of ours."""
+
+    path: Path
+    before: bytes | None
+    after: bytes | None
+    lines: tuple[str, ...] = ()
+    problem: str = ""
+    paste: str = ""
+    mode: int = 0
+    aside: Path | None = None
+
+    @property
+    def changes(self) -> bool:
+        return not self.problem and self.before != self.after
+
+
+BOM = b"\xef\xbb\xbf"
+Change = Callable[[str, str], tuple[str, list[str]]]
+
+
+def bytes_of(path: Path) -> bytes | None:
+    try:
+        return file_bytes(path)
+    except FileNotFoundError:
+        return None
+
+
+def json_text(content: bytes | None) -> str:
+    """A client's file as JSON text; an empty one is an empty object. Raises ValueError."""
+    text = (content or b"").decode("utf-8-sig")
+    text = text if text.strip() else "{}\n"
+    try:
+        loaded = from_json_text(text)
+    except ValueError as error:
+        raise ValueError(f"not plain JSON (a comment, a comma too many?): {error}") from error
+    if not isinstance(loaded, dict):
+        raise ValueError("not a JSON object")
+    return text
+
+
+def respect(path: Path) -> None:
+    """Raises ValueError for a read-only file, though its folder might let us replace it."""
+    target = path.resolve()
+    if target.exists() and not (os.access(target, os.W_OK) and target.stat().st_mode & 0o200):
+        raise ValueError(f"{target} is read-only")
+
+
+def json_patch(path: Path, change: Change, known: bytes | None, paste: Json) -> Patch:
+    """What `change` makes of a file's text, and of `known`, its text before cambium came."""
+    before, told = None, json.dumps(paste, indent=2, ensure_ascii=False)
+    try:
+        before = bytes_of(path)
+        text, lines = change(json_text(before), json_text(before if known is None else known))
+        head = BOM if before and before.startswith(BOM) else b""
+        after = head + text.encode() if lines else before
+        if lines:
+            respect(path)
+    except (OSError, ValueError) as error:
+        return Patch(path, before, before, problem=str(error), paste=told)
+    mode = 0o600 if before is None and path.name == ".claude.json" else 0
+    return Patch(path, before, after, tuple(lines), paste=told, mode=mode)
+
+
+def shown(sign: str, keys: Keys, value: object) -> str:
+    return f"{sign} {'.'.join(map(str, keys))}: {json.dumps(value, ensure_ascii=False)}"
+
+
+def with_hooks(text: str, known: str) -> tuple[str, list[str]]:
+    """A settings text with our entry under every event. One that the user made stays, unless what
+    it starts is gone."""
+    lines, wanted = [], hook_fields([*own_program(), "hook"])
+    for event in HOOK_ENTRIES:
+        present, theirs = handlers(text, event.name), handlers(known, event.name)
+        if not present:
+            place = len(a_list(a_dict(a_dict(from_json_text(text)).get("hooks")).get(event.name)))
+            text = grown(text, ("hooks", event.name, place), hook_group(event))
+            lines.append(shown("+", ("hooks", event.name), hook_group(event)))
+        for keys, handler in present:
+            stale = starts_us(handler, "hook") and (not theirs or missing_file(handler))
+            after = refitted(text, keys, wanted) if stale else text
+            lines += [shown("~", ("hooks", event.name), wanted)] * (after != text)
+            text = after
+    return text, lines
+
+
+def with_server(text: str, known: str) -> tuple[str, list[str]]:
+    """A text of MCP servers with ours among them. One that the user made stays, unless what it
+    starts is gone."""
+    entry, wanted = value_at(text, SERVER_KEYS), server_entry()
+    if entry is None:
+        return grown(text, SERVER_KEYS, wanted), [shown("+", SERVER_KEYS, wanted)]
+    theirs = value_at(known, SERVER_KEYS)
+    if not starts_us(a_dict(entry)) or (theirs and not missing_file(entry)):
+        return text, []
+    after = refitted(text, SERVER_KEYS, wanted)
+    return after, [shown("~", SERVER_KEYS, wanted)] * (after != text)
+
+
+def without_ours(text: str, known: str) -> tuple[str, list[str]]:
+    """A client's text without the entries that install added; what `known`, the text before, has of
+    cambium stays."""
+    lines = []
+    for event in HOOK_ENTRIES[::-1]:
+        theirs = handlers(known, event.name)
+        for keys, handler in reversed(handlers(text, event.name)):
+            if starts_us(handler, "hook") and not theirs:
+                alone = len(value_at(text, keys[:-1])) == 1
+                text = pruned(text, keys[:3] if alone else keys, known)
+                lines.append(shown("-", keys[:2], handler))
+    entry = value_at(text, SERVER_KEYS)
+    if starts_us(a_dict(entry)) and value_at(known, SERVER_KEYS) is None:
+        text = pruned(text, SERVER_KEYS, known)
+        lines.append(shown("-", SERVER_KEYS, entry))
+    return text, lines
+
+
+def pruned(text: str, keys: Keys, known: str) -> str:
+    """The text without a member, and without what encloses it if that is now empty and `known` has
+    no such thing."""
+    text = shrunk(text, keys)
+    for depth in (2, 1):
+        outer = keys[:depth]
+        if depth < len(keys) and not value_at(text, outer) and value_at(known, outer) is None:
+            text = shrunk(text, outer)
+    return text
+
+
+def leftovers(text: str) -> list[str]:
+    """Entries of a client's text that concern cambium, as lines that say where they are."""
+    inside = [(keys[:2], handler) for e in HOOK_ENTRIES for keys, handler in handlers(text, e.name)]
+    entry = a_dict(value_at(text, SERVER_KEYS))
+    inside += [(SERVER_KEYS, entry)] if names_us(entry) else []
+    return [shown("left", keys, entry) for keys, entry in inside]
+
+
+# git's post-commit
+
+BEGIN, END = b"# >>> cambium >>>", b"# <<< cambium <<<"
+BLOCK = re.compile(re.escape(BEGIN) + rb".*?" + re.escape(END) + rb"\r?\n?", re.DOTALL)
+SHELL = re.compile(rb"#![^\n]*\b(?:ba|da|z|k|a)?sh\b|(?!#!|[^\n]*\x00)")
+HEAD = re.compile(rb"\A(?:#![^\n]*(?:\n|\Z))?(?:[ \t]*\.[^\n]*husky\.sh[^\n]*(?:\n|\Z))?")
+
+
+def post_commit(place: Place) -> Path:
+    """The file that git, set up as the user has it, starts after a commit. husky keeps its own
+    starters in `_` and rewrites them; they start the file of that name beside `_`."""
+    asked = ["git", "rev-parse", "--path-format=absolute", "--git-path", "hooks"]
+    ran = run(asked, where=place.top, timeout=25)
+    if not ran:
+        raise CambiumError(
+            f"git does not say where its hooks are: {ran.words}",
+            fix=f"make `git rev-parse --git-path hooks` work in {place.top}",
+        )
+    hooks = Path(ran.out)
+    return (hooks.parent if hooks.name == "_" else hooks) / "post-commit"
+
+
+def commit_block() -> bytes:
+    """Lines for a shell script: start ours beside it, silent, and never wait."""
+    line = shlex.join([*own_program(), "hook", "post-commit"])
+    return b"%b\n%b </dev/null >/dev/null 2>&1 &\n%b\n" % (BEGIN, os.fsencode(line), END)
+
+
+def commit_patch(path: Path) -> Patch:
+    """The post-commit hook with our block in it."""
+    block, before = commit_block(), None
+    paste = block.decode("utf-8", "replace").rstrip()
+    try:
+        if path.parent.exists() and not path.parent.is_dir():
+            raise ValueError(f"git runs no hook here: core.hooksPath is {path.parent}")
+        before = bytes_of(path)
+        after, aside = with_block(path, before, block)
+        if after != before:
+            respect(path)
+    except (OSError, ValueError) as error:
+        return Patch(path, before, before, problem=str(error), paste=paste)
+    lines = [] if after == before else [f"{'~' if BLOCK.search(before or b'') else '+'} {paste}"]
+    lines += [f"the hook that is there moves to {aside} and is started from here"] * bool(aside)
+    mode = 0o755 if before is None or aside else 0
+    return Patch(path, before, after, tuple(lines), paste=paste, mode=mode, aside=aside)
+
+
+def with_block(path: Path, before: bytes | None, block: bytes) -> tuple[bytes, Path | None]:
+    """A hook with our block. A shell script gets it before its first command, so that it exits with
+    what it does now. Any other, one switched off or a link moves aside, and a script starts it."""
+    if before is None:
+        return b"#!/bin/sh\n" + block, None
+    if BLOCK.search(before):
+        return BLOCK.sub(lambda _: block, before), None
+    runs = os.access(path, os.X_OK) or (path.parent / "_").is_dir()  # husky needs no such bit
+    head = HEAD.match(before) if SHELL.match(before) and runs and not path.is_symlink() else None
+    if head:
+        gap = b"\n" if head[0] and not head[0].endswith(b"\n") else b""
+        return head[0] + gap + block + before[head.end() :], None
+    aside = path.with_name("post-commit.before-cambium")
+    if os.path.lexists(aside):
+        raise ValueError(f"{aside} is in the way")
+    chained = b'[ -x "$0.before-cambium" ] || exit 0\nexec "$0.before-cambium" "$@"\n'
+    return b"#!/bin/sh\n" + block + chained, aside
+
+
+# All files of one install
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where one install goes: the client's files, our folder for its record, the project."""
+
+    settings: Path
+    servers: Path
+    home: Path
+    project: str
+
+    @classmethod
+    def of(cls, scope: str, project: str) -> Site:
+        """Raises CambiumError where a project is needed and there is none."""
+        project = absolute(project)
+        if scope == "user":
+            settings, servers = client_home()
+            return cls(settings / "settings.json", servers, Path(folder("~/.cambium")), project)
+        place = locate(project)
+        settings, servers = place.top / ".claude" / "settings.json", place.top / ".mcp.json"
+        return cls(settings, servers, place.main / ".cambium", project)
+
+
+def absolute(path: str) -> str:
+    try:
+        return os.path.abspath(folder(path))
+    except OSError as error:
+        raise CambiumError("the current folder is gone", fix="go to one that exists") from error
+
+
+def client_home() -> tuple[Path, Path]:
+    """Claude Code's own folder, and the file in which it keeps a user's servers."""
+    chosen = os.environ.get("CLAUDE_CONFIG_DIR")
+    if chosen:
+        return Path(chosen), Path(chosen, ".claude.json")
+    return Path(folder("~/.claude")), Path(folder("~/.claude.json"))
+
+
+def checksum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+class Manifest:
+    """`installed.json`: the files that install changed, what they were and what it left, so that
+    uninstall undoes exactly that. What they were is kept beside it, in `backups`."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.path, self.backups = home, home / "installed.json", home / "backups"
+        try:
+            kept = a_dict(from_json_text(file_bytes(self.path)))
+        except (OSError, ValueError):
+            kept = {}
+        self.made = [str(each) for each in a_list(kept.get("made"))]
+        self.files = {name: a_dict(each) for name, each in a_dict(kept.get("files")).items()}
+
+    def kept(self, path: Path) -> list[Path]:
+        names = a_list(a_dict(self.files.get(str(path))).get("backups"))
+        return [self.backups / Path(str(name)).name for name in names]
+
+    def known(self, path: Path) -> bytes | None:
+        """What a file held before install changed it; None where that is not known."""
+        record = self.files.get(str(path))
+        if record is None:
+            return bytes_of(path) if self.files else None
+        if record.get("absent"):
+            return b""
+        return bytes_of(self.kept(path)[0]) if self.kept(path) else None
+
+    def make(self, place: Path) -> None:
+        """Make a folder, and remember each that was not there."""
+        missing = [each for each in (place, *place.parents) if not each.exists()]
+        place.mkdir(parents=True, exist_ok=True)
+        self.made += [str(each) for each in reversed(missing)]
+
+    def save(self) -> None:
+        told = {"made": self.made, "files": self.files}
+        write_atomically(
+            self.path, (json.dumps(told, indent=2, ensure_ascii=False) + "\n").encode()
+        )
+
+    def install(self, patch: Patch) -> None:
+        """Write one file. What is needed to undo it is durable before. Raises CambiumError."""
+        if not patch.changes:
+            return
+        with writing(patch.path):
+            unchanged(patch)
+            self.make_home()
+            self.make(patch.path.parent)
+            self.note(patch)
+            self.save()
+            if patch.aside:
+                os.rename(patch.path, patch.aside)
+            write_atomically(patch.path, patch.after or b"")
+            if patch.mode:
+                os.chmod(patch.path, patch.mode)
+
+    def make_home(self) -> None:
+        if not self.home.exists():
+            self.make(self.home)
+            write_atomically(self.home / ".gitignore", b"*\n")
+
+    def note(self, patch: Patch) -> None:
+        name, after = str(patch.path), checksum(patch.after or b"")
+        record = self.files.get(name) if patch.before is not None else None
+        if not record:
+            record = {"absent": patch.before is None, "backups": []}
+        elif record.get("after") != checksum(patch.before or b""):
+            after = ""  # edited since: it cannot be put back as a whole
+        else:
+            self.files[name] = {**record, "after": after}
+            return
+        if patch.aside:
+            record["aside"] = str(patch.aside)
+        elif patch.before is not None:
+            kept = self.backups / f"{patch.path.name}-{checksum(patch.before)[:12]}"
+            self.backups.mkdir(mode=0o700, exist_ok=True)
+            write_atomically(kept, patch.before)
+            record["backups"] = [*record["backups"], kept.name]
+        self.files[name] = {**record, "after": after}
+
+    def uninstall(self, patch: Patch) -> None:
+        """Undo one file. Raises CambiumError."""
+        with writing(patch.path):
+            unchanged(patch)
+            if patch.aside:
+                os.replace(patch.aside, patch.path)
+            elif patch.after is None:
+                patch.path.resolve().unlink(missing_ok=True)
+            elif patch.changes:
+                write_atomically(patch.path, patch.after)
+            for kept in self.kept(patch.path):
+                kept.unlink(missing_ok=True)
+            if self.files.pop(str(patch.path), None):
+                self.close()
+
+    def close(self) -> None:
+        """Take away what is not needed now: our record, and the folders that install made and that
+        are empty."""
+        made, ignore = [Path(each) for each in self.made], self.home / ".gitignore"
+        if not self.files:
+            self.path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self.backups.rmdir()
+            if self.home in made and [*self.home.iterdir()] == [ignore]:
+                ignore.unlink()
+        for place in reversed(made):
+            with contextlib.suppress(OSError):
+                place.rmdir()
+        self.made = [str(place) for place in made if place.exists()]
+        if self.files:
+            self.save()
+
+
+def unchanged(patch: Patch) -> None:
+    """Raises CambiumError where the file is no longer what the patch was made for."""
+    if bytes_of(patch.path) != patch.before:
+        raise CambiumError(f"{patch.path} changed just now", fix="run the same command again")
+
+
+def install_patches(site: Site, *, client: bool = True, git: bool = False) -> list[Patch]:
+    """What connects the client and git, file by file. Raises CambiumError where git has no place
+    for a hook."""
+    manifest, patches = Manifest(site.home), []
+    if client:
+        hooks = {"hooks": {event.name: [hook_group(event)] for event in HOOK_ENTRIES}}
+        servers = {"mcpServers": {"cambium": server_entry()}}
+        patches = [
+            json_patch(site.settings, with_hooks, manifest.known(site.settings), hooks),
+            json_patch(site.servers, with_server, manifest.known(site.servers), servers),
+        ]
+    if git:
+        patches.append(commit_patch(post_commit(locate(site.project))))
+    return patches
+
+
+def uninstall_patches(site: Site) -> list[Patch]:
+    """What takes back all that install did; without its record, what looks like it."""
+    manifest, paths = Manifest(site.home), [site.settings, site.servers]
+    with contextlib.suppress(CambiumError):
+        place = locate(site.project)
+        paths += [post_commit(place)] if site.home == place.main / ".cambium" else []
+    patches = [
+        undo_patch(path, manifest) for path in dict.fromkeys([*map(Path, manifest.files), *paths])
+    ]
+    return [patch for patch in patches if patch.lines]
+
+
+def undo_patch(path: Path, manifest: Manifest) -> Patch:
+    """One file as it was before install, where it is as install left it; else without our lines."""
+    record, now = manifest.files.get(str(path), {}), None
+    aside = Path(str(record["aside"])) if record.get("aside") else None
+    try:
+        now, known = bytes_of(path), manifest.known(path)
+        as_left = now is not None and checksum(now) == record.get("after")
+        if aside and aside.exists() and (as_left or now is None):
+            return Patch(path, now, bytes_of(aside), (f"= {aside} moves back",), aside=aside)
+        if now is None:
+            return Patch(path, None, None, ("is gone already",) * bool(record))
+        if as_left and (record.get("absent") or aside):
+            return Patch(path, now, None, ("- the whole file: install made it",))
+        if as_left and known is not None:
+            return Patch(path, now, known, ("= every byte as it was",))
+        after, lines = without_lines(path, now, known or b"")
+        lines += [f"left {aside}, which it starts: it was edited since"] * bool(aside)
+        if after != now:
+            respect(path)
+        bare = after.strip() in (b"", b"#!/bin/sh", b"{}", BOM + b"{}")
+        return Patch(path, now, None if bare and record.get("absent") else after, tuple(lines))
+    except (OSError, ValueError) as error:
+        ours = any(name.encode() in now for name in PROGRAMS) if now else bool(record)
+        told = ("our entries are still in it: take them out by hand",) if ours else ()
+        return Patch(path, now, now, told, problem=str(error) if ours else "")
+
+
+def without_lines(path: Path, now: bytes, known: bytes) -> tuple[bytes, list[str]]:
+    """A file without what install put in, and the lines that say so. Raises ValueError."""
+    if path.suffix != ".json":
+        after = now if BEGIN in known else BLOCK.sub(b"", now)
+        return after, ["- cambium's block"] if after != now else []
+    text, lines = without_ours(json_text(now), json_text(known))
+    lines += [
+        f"{line}: it is not as install writes it, or was there before" for line in leftovers(text)
+    ]
+    return (BOM if now.startswith(BOM) else b"") + text.encode(), lines
+
+
+def carried_out(patches: Iterable[Patch], step: Callable[[Patch], None]) -> list[Patch]:
+    """The patches after each that can be was done; one that failed says so and stops no other."""
+    done = []
+    for patch in patches:
+        try:
+            if not patch.problem:
+                step(patch)
+            done.append(patch)
+        except CambiumError as error:
+            done.append(replace(patch, after=patch.before, problem=error.what))
+    return done
+
+
+# Doctor
+
+
+class Finding(NamedTuple):
+    """One link between the client and what cambium knows: whether it holds, and how to mend it."""
+
+    link: str
+    ok: bool
+    detail: str
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class Patient:
+    """What doctor() looks at: the configuration as a session in this folder has it."""
+
+    config: Config
+    project: Path
+    place: Place | None
+
+    @classmethod
+    def at(cls, project: str) -> Patient:
+        where = absolute(project)
+        named = os.environ.get("CAMBIUM_REPO", "").strip()
+        root, home = ("", "") if named else session_root({"CLAUDE_PROJECT_DIR": where})
+        place = None
+        with contextlib.suppress(CambiumError):
+            place = locate(where)
+        return cls(Config.load(os.environ, root, home), place.top if place else Path(where), place)
+
+    @functools.cached_property
+    def here(self) -> Here | None:
+        """The stores, where enough is configured for them."""
+        ready = not required_gaps(self.config, "")
+        return opened(self.config) if ready else None
+
+    @property
+    def again(self) -> str:
+        """The command that installs into this project."""
+        return " ".join(map(quoted, [*own_program(), "install", "--apply"]))
+
+    @functools.cached_property
+    def settings(self) -> dict[Path, str]:
+        """The client's settings that apply here and can be read."""
+        names = ("settings.json", "settings.local.json")
+        own = [self.project / ".claude" / name for name in names]
+        return readable_texts([*own, client_home()[0] / "settings.json"])
+
+    @property
+    def plugin(self) -> bool:
+        """True where the client gets cambium as a plugin, with its hooks and its server."""
+        enabled = [a_dict(value_at(text, ("enabledPlugins",))) for text in self.settings.values()]
+        return any(
+            on is True and name.startswith("cambium@")
+            for each in enabled
+            for name, on in each.items()
+        )
+
+
+def readable_texts(paths: Iterable[Path]) -> dict[Path, str]:
+    """Those of a client's files that are there and hold JSON."""
+    found = {}
+    for path in paths:
+        with contextlib.suppress(OSError, ValueError):
+            found[path] = json_text(file_bytes(path))
+    return found
+
+
+def check_settings(patient: Patient) -> Iterator[Finding]:
+    config = patient.config
+    problem = read_config_file(config.config_file)[1]
+    told = f"{config.config_file}: {problem or 'readable'}"
+    yield Finding("config file", not problem, told, f"mend or remove {config.config_file}")
+    for gap in config.gaps:
+        if gap.setting != "CAMBIUM_CONFIG_FILE":
+            yield Finding(gap.setting, False, gap.cost, gap.fix)
+
+
+def check_project(patient: Patient) -> Iterator[Finding]:
+    config, root = patient.config, str(patient.place.root) if patient.place else ""
+    gaps = required_gaps(config, root)
+    if not config.repo:
+        locate(str(patient.project))
+    yield from (Finding("project", False, f"{gap.setting}: {gap.cost}", gap.fix) for gap in gaps)
+    if not gaps:
+        found = f"{config.repo}, from the {config.source('CAMBIUM_REPO')}; {config.agent} writes"
+        same = not patient.place or locate(config.repo).common == patient.place.common
+        told = found if same else f"sessions in {root} work on {found}"
+        yield Finding("project", same, told, setup_call(root, config.agent))
+
+
+def check_programs(patient: Patient) -> Iterator[Finding]:
+    for name, needed in (("git", True), ("gh", patient.config.org_pr)):
+        path = shutil.which(name)
+        ran = run([path, "--version"], where=patient.project, timeout=10) if path else None
+        version = ran.out.partition("\n")[0] if ran else "missing"
+        what = version if needed or path else "missing; only pull requests need it"
+        told = f"{path}: {what}" if path else what
+        yield Finding(name, bool(path) or not needed, told, f"install {name} and put it on PATH")
+
+
+def check_network(patient: Patient) -> Iterator[Finding]:
+    wanted = r"(?i)(https?|all|no)_proxy|SSH_AUTH_SOCK|GIT_SSH(_COMMAND)?"
+    seen = sorted(
+        name for name, value in os.environ.items() if value and re.fullmatch(wanted, name)
+    )
+    yield Finding(
+        "proxy and ssh", True, f"seen: {', '.join(seen)}" if seen else "no variable is set"
+    )
+
+
+def check_store(patient: Patient) -> Iterator[Finding]:
+    if not patient.here:
+        return
+    local = patient.here.scopes.local
+    problem, stored = local.read().problem, local.path.exists()
+    place = local.home if local.home.exists() else patient.here.place.main
+    if problem:
+        mend = "the next write keeps a copy and starts afresh; make it readable if it is not"
+        yield Finding("store", False, problem, mend)
+    elif stored:
+        with locked(local.home / "lock", wait=2):
+            pass
+        local.prove()
+        told = f"{local.path}: {len(local.read().items)} items, readable and writable"
+        yield Finding("store", True, told)
+    else:
+        told, mend = f"{local.path}: nothing is stored yet", f"make {place} writable"
+        yield Finding("store", os.access(place, os.W_OK), told, mend)
+    for path in local.damaged_copies():
+        mend = f'import_memory("cambium", path="{path}") takes back what can be read; then move it'
+        yield Finding("damaged copy", False, f"{path} was set aside", mend)
+
+
+def check_team(patient: Patient) -> Iterator[Finding]:
+    if patient.here and git_is_there():
+        yield from check_branch("team", patient.here.scopes.team)
+
+
+def check_branch(link: str, store: BranchStore) -> Iterator[Finding]:
+    """Whether the remote's branch can be asked for now, and read as it was last seen."""
+    git = Git(store.git.where, min(store.git.timeout, 10))
+    url = git.remote_url(store.remote)
+    if not url:
+        told, fix = (
+            f"{git.where} has no remote {store.remote!r}",
+            "git remote add, or CAMBIUM_REMOTE",
+        )
+        yield Finding(link, False, told, fix)
+        return
+    ran = git.network("ls-remote", store.remote, f"refs/heads/{store.branch}")
+    told = f"{store.branch} of {url}"
+    if not ran:
+        fix = f"make `git ls-remote {store.remote}` work in {git.where}"
+        yield Finding(link, False, f"{told} cannot be reached: {ran.words}", fix)
+    else:
+        absent = "" if ran.out else ": not there yet, the first promotion makes it"
+        problem = store.read().problem
+        fix = f"repair {store.FILE} on {store.branch}"
+        yield Finding(link, not problem, problem or f"{told} is reachable{absent}", fix)
+
+
+def check_org(patient: Patient) -> Iterator[Finding]:
+    config, at = patient.config, patient.here
+    if not at or not config.org_repo or not git_is_there():
+        yield from [Finding("org", True, "off: no CAMBIUM_ORG_REPO")] * bool(at)
+        return
+    for gap in org_gap(config, at.place):
+        yield Finding("org", False, gap.cost, gap.fix)
+    if at.scopes.org:
+        yield from check_branch("org", at.scopes.org.trunk)
+        if config.org_pr and shutil.which("gh"):
+            ran = run(["gh", "auth", "status"], where=at.scopes.org.git.where, timeout=15)
+            told = "logged in" if ran else f"not logged in: {ran.words}"
+            yield Finding("gh login", bool(ran), told, "gh auth login")
+
+
+def check_sources(patient: Patient) -> Iterator[Finding]:
+    """What feeds distill. A source that was never named and never gave is not missed beside another
+    that is there."""
+    at = patient.here
+    if not at:
+        return
+    imported = a_dict(at.scopes.local.read().rest.get("imported"))
+    soon = replace(at.config, git_timeout=min(at.config.git_timeout, 10))
+    board, context = find_board(soon, at.place), context_dir(at.place)
+    told = board.problem or f"{board.repo}, {board.ref}"
+    missed = board.named_by != "CAMBIUM_REPO" or imported.get("agentsync") or not context
+    spare = not board.ref and not missed
+    told = f"not in use: {told}" if spare else told
+    yield Finding("agentsync board", spare or not board.problem, told, board.fix)
+    spare = not context and bool(board.ref) and not imported.get("context_keeper")
+    told = str(context) if context else f"no .context in {at.place.top}"
+    told = f"not in use: {told}" if spare else told
+    fix = "record an entry with context-keeper there, or move its .context back"
+    yield Finding("context-keeper", spare or bool(context), told, fix)
+
+
+def check_client(patient: Patient) -> Iterator[Finding]:
+    """The client's files: each can be read, none switches hooks or the server off."""
+    project, (home, servers) = patient.project, client_home()
+    names = ("settings.json", "settings.local.json")
+    paths = [project / ".mcp.json", servers, home / names[0]]
+    for path in [*(project / ".claude" / name for name in names), *paths]:
+        try:
+            text = json_text(bytes_of(path))
+        except (OSError, ValueError) as error:
+            yield Finding("client file", False, f"{path}: {error}", "mend it: the client skips it")
+            continue
+        if value_at(text, ("disableAllHooks",)) is True:
+            yield Finding("hooks", False, f"{path} has disableAllHooks", "take that out of it")
+        if "cambium" in a_list(value_at(text, ("disabledMcpjsonServers",))):
+            told = f"{path} has it in disabledMcpjsonServers"
+            yield Finding("server", False, told, "take that out of it")
+
+
+def check_hooks(patient: Patient) -> Iterator[Finding]:
+    """Every event has an entry, what it names is there, and what it starts ends well."""
+    commands: dict[str, Json] = {}
+    for event in HOOK_ENTRIES:
+        link, places = f"hook {event.name}", []
+        for path, text in patient.settings.items():
+            for _, entry in handlers(text, event.name):
+                commands[json.dumps(entry_words(entry))] = entry
+                places.append(str(path))
+        if places or patient.plugin:
+            yield Finding(link, True, f"in {', '.join(places) or 'the plugin'}")
+        else:
+            yield Finding(link, False, "no settings of the client have it", patient.again)
+    for entry in commands.values():
+        yield tried("hook command", entry, patient, stdin=b"{}")
+
+
+def check_server(patient: Patient) -> Iterator[Finding]:
+    """The client has the server, and it starts: what it needs is there for that interpreter."""
+    local: Keys = ("projects", patient.project.as_posix(), *SERVER_KEYS)
+    found: list[Json] = []
+    for text in readable_texts([patient.project / ".mcp.json", client_home()[1]]).values():
+        found += filter(None, (a_dict(value_at(text, keys)) for keys in (SERVER_KEYS, local)))
+    if not found and patient.plugin:
+        yield Finding("server", True, "in the plugin")
+    elif not found:
+        yield Finding("server", False, "no file of the client has it", patient.again)
+    for entry in {json.dumps(entry_words(each)): each for each in found}.values():
+        yield tried("server", {"args": [], **entry}, patient)
+
+
+def tried(link: str, entry: Json, patient: Patient, stdin: bytes = b"") -> Finding:
+    """Start exactly what an entry says, as the client does, and tell how it ended."""
+    mend = f"mend what it says, or use another Python: {patient.again}"
+    apart = isinstance(entry.get("args"), list)
+    argv = entry_words(entry) if apart else ["sh", "-c", str(entry["command"])]
+    line = " ".join(map(quoted, argv)) if apart else argv[-1]
+    gone = missing_file(entry)
+    if gone:
+        return Finding(link, False, f"{line}: {gone} is not there", patient.again)
+    ran = run(argv, where=patient.project, timeout=30, stdin=stdin)
+    told = f"{line} exits with {ran.code}"
+    return Finding(link, bool(ran), told if ran else f"{told}: {ran.words}", mend)
+
+
+def check_post_commit(patient: Patient) -> Iterator[Finding]:
+    """Where install put a block: git starts that file, and the block starts what is there."""
+    if not patient.place or not git_is_there():
+        return
+    path, again = post_commit(patient.place), f"{patient.again} --git"
+    block = BLOCK.search(bytes_of(path) or b"")
+    if not block:
+        recorded = Manifest(patient.place.main / ".cambium").files
+        lost = [each for each in recorded if Path(each).name == "post-commit"]
+        told = f"git looks in {path}, and cambium is not in it" if lost else "not installed"
+        yield Finding("post-commit", not lost, told, again)
+        return
+    starter = path.parent / "_"
+    gone = missing_file({"command": block[0].decode("utf-8", "replace").split("\n")[1]})
+    broken = f"{gone} is gone" if gone else ""
+    if starter.is_dir():
+        broken = broken or "husky is not set up here" * (not (starter / path.name).exists())
+    elif not os.access(path, os.X_OK):
+        broken, again = f"{path} is not executable", f"chmod +x {quoted(str(path))}"
+    yield Finding("post-commit", not broken, broken or f"in {path}", again)
+
+
+def check_runs(patient: Patient) -> Iterator[Finding]:
+    """What status() knows of the last runs of hooks and sources."""
+    same = patient.here and current()[0].repo == patient.config.repo
+    told = status() if same else {}
+    for warning in a_list(told.get("warnings")):
+        yield Finding("note", True, str(warning))
+    health = a_dict(told.get("health"))
+    for kind in ("hooks", "sources"):
+        for name, row in a_dict(health.get(kind)).items():
+            seen = a_dict(row)
+            problem = seen.get("problem")
+            said = f"last ran {seen.get('last_run') or seen.get('last_read') or 'never'}"
+            said += f", failed {seen.get('last_failure')}: {problem}" if problem else ""
+            yield Finding(f"last {name}", not problem, said, "mend what the message names")
+
+
+Check = Callable[[Patient], Iterator[Finding]]
+CHECKS: tuple[Check, ...] = (
+    check_settings, check_project, check_programs, check_network, check_store, check_team,
+    check_org, check_sources, check_client, check_hooks, check_server, check_post_commit,
+    check_runs,
+)  # fmt: skip
+
+
+def doctor(project: str = os.curdir, checks: Iterable[Check] = CHECKS) -> list[Finding]:
+    """Every link from the client to the stores, tried now. Nothing of the user's is changed."""
+    findings: list[Finding] = []
+    patient = Patient.at(project)
+    for check in checks:
+        try:
+            findings += check(patient)
+        except CambiumError as error:
+            findings.append(Finding(check.__name__[6:], False, error.what, error.fix))
+        except (OSError, ValueError) as error:
+            findings.append(Finding(check.__name__[6:], False, str(error), "make it readable"))
+    return findings
+
+
 # ── Command ───────────────────────────────────────────────────────────────────
 # No argument serves. Every tool is a subcommand, for people by default, with --json for machines.
 
@@ -7484,6 +8480,82 @@ def brief_status(result: Result) -> Result:
     return result | ({"config_source": kept} if told else {}) | state
 
 
+def wiring(given: argparse.Namespace) -> int:
+    """`install` and `uninstall`: show what would change, or do it; 1 where a file has to stay."""
+    adds, site = given.command == "install", Site.of(given.scope, given.project)
+    client = given.client == "claude"
+    patches = (
+        install_patches(site, client=client, git=given.git) if adds else uninstall_patches(site)
+    )
+    if given.apply:
+        manifest = Manifest(site.home)
+        patches = carried_out(patches, manifest.install if adds else manifest.uninstall)
+    for patch in patches:
+        print("\n".join(patch_lines(patch)))
+    changed = any(patch.changes for patch in patches)
+    failed = any(patch.problem for patch in patches)
+    if changed and not given.apply:
+        print("Nothing is written yet: the same command with --apply does it.")
+    elif not changed and not failed:
+        print("It is all in place." if adds else "Nothing that install wrote is left.")
+    elif adds and changed:
+        print(f"What was there before is kept in {site.home / 'backups'}.")
+        print(f"Now try every link: {program()} doctor")
+    if adds and changed and given.scope == "project":
+        print("These files name this machine's Python: commit them only where that suits all.")
+    if not adds and given.apply and site.home.exists():
+        print(f"{site.home} stays: it holds more than what install wrote.")
+    return int(failed)
+
+
+def patch_lines(patch: Patch) -> Iterator[str]:
+    """A file and what changes in it, or why nothing does and what to paste."""
+    yield f"{patch.path}{' (new)' if patch.before is None and patch.after else ''}"
+    for line in patch.lines or ("in place",) * (not patch.problem):
+        yield from (f"  {each}" for each in line.splitlines())
+    if patch.problem:
+        yield f"  stays as it is: {patch.problem}"
+    if patch.problem and patch.paste:
+        yield from ("  What belongs in it:", *(f"    {each}" for each in patch.paste.splitlines()))
+
+
+def examination(given: argparse.Namespace) -> int:
+    """`doctor`: every link and how to mend it; 1 where one is broken."""
+    findings = doctor(given.project)
+    if given.json:
+        print(json.dumps([each._asdict() for each in findings], indent=2, ensure_ascii=False))
+        return int(not all(each.ok for each in findings))
+    for each in findings:
+        print(f"{'ok    ' if each.ok else 'BROKEN'} {each.link}: {one_line(each.detail)}")
+        if not each.ok:
+            print(f"       Fix: {as_command(each.fix)}")
+    return int(not all(each.ok for each in findings))
+
+
+def add_install_commands(commands: Any) -> None:
+    """`install`, `uninstall` and `doctor`."""
+    for name, about, more in (
+        ("install", "Connect a client: its hooks and the server", "Only adds; shows it first."),
+        ("uninstall", "Take back what install did", "Nothing else; shows it first."),
+    ):
+        wire = commands.add_parser(name, help=about, description=f"{about}. {more}")
+        wire.set_defaults(run=wiring, command=name)
+        client = {"choices": ["claude", "none"], "default": "claude"}
+        wire.add_argument("--client", **client, help="Claude Code, or none: only git")
+        wire.add_argument("--project", default=os.curdir, help="the project, if not this folder")
+        about = "project: its .claude/settings.json and .mcp.json; user: yours, for all projects"
+        wire.add_argument("--scope", choices=["project", "user"], default="project", help=about)
+        if name == "install":
+            wire.add_argument("--git", action="store_true", help="also add a git post-commit hook")
+        doing = wire.add_mutually_exclusive_group()
+        doing.add_argument("--apply", "--yes", action="store_true", help="do it, not only show it")
+        doing.add_argument("--dry-run", dest="apply", action="store_false", help="the default")
+    examine = commands.add_parser("doctor", help="Name the broken link, and how to mend it")
+    examine.set_defaults(run=examination)
+    examine.add_argument("--project", default=os.curdir, help="the project, if not this folder")
+    examine.add_argument("--json", action="store_true", help="print the findings as JSON")
+
+
 def parser() -> argparse.ArgumentParser:
     outer = argparse.ArgumentParser(
         prog="cambium",
@@ -7508,6 +8580,7 @@ def parser() -> argparse.ArgumentParser:
         "post-commit and catch-up by name. Always exits 0.",
     )
     event.add_argument("event", nargs="?", metavar="post-commit|catch-up")
+    add_install_commands(commands)
     serving = commands.add_parser("serve", help="Serve MCP over stdio, as without a command")
     serving.set_defaults(run=lambda given: serve())
     return outer

@@ -51,6 +51,7 @@ import cambium_server as cambium
 
 HERE = Path(__file__).resolve().parent
 SERVER = HERE / "cambium_server.py"
+PYTHON = sys.executable
 
 GITCONFIG = (
     "[user]\n\tname = Fixture\n\temail = fixture@example.invalid\n"
@@ -9348,6 +9349,1083 @@ def test_copies_of_what_has_landed_higher_are_told_as_unsent(team):
     assert cambium.status()["unsent"] == {"copies": 1}
     cambium.review_promotions()
     assert "unsent" not in cambium.status()
+
+
+# ── Install ─────────────────────────────────────────────────────────────────
+
+
+def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """All below a folder, git's own too: modes, bytes, and where links lead."""
+    found = {}
+    for path in folder.rglob("*"):
+        held = os.fsencode(os.readlink(path)) if path.is_symlink() else b""
+        held = path.read_bytes() if path.is_file() and not held else held
+        found[str(path.relative_to(folder))] = path.lstat().st_mode, held
+    return found
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """Run a command in this process: its exit code and what it printed."""
+
+    def call(*words: str) -> tuple[int, str]:
+        code = cambium.main(words)
+        return code, capsys.readouterr().out
+
+    return call
+
+
+@pytest.fixture
+def wire(alone: Path, cli: Callable[..., tuple[int, str]]) -> Callable[..., tuple[int, str]]:
+    """`install` and `uninstall` in the project `alone`, for real."""
+
+    def call(name: str, *words: str) -> tuple[int, str]:
+        return cli(name, "--project", str(alone), "--apply", *words)
+
+    return call
+
+
+def entries(path: Path, event: str) -> list[dict[str, Any]]:
+    """The handlers under an event of a settings file, in order."""
+    groups = json.loads(path.read_text(encoding="utf-8-sig"))["hooks"][event]
+    return [handler for group in groups for handler in group["hooks"]]
+
+
+THREE_HOOKS = """{
+    "model": "opus",
+    "permissions": {"allow": ["Bash(git *)", "Read"], "deny": []},
+    "hooks": {
+        "SessionStart": [
+            {"matcher": "startup", "hooks": [{"type": "command", "command": "echo 'hallo, Größe'"}]}
+        ],
+        "Stop": [{ "hooks": [ {"type": "command", "command": "say done", "timeout": 5} ] }],
+        "PreToolUse": [{"matcher": "Bash", "hooks": [{"type": "command", "command": "lint"}]}]
+    },
+    "zebra": 1.50
+}
+"""
+LAYOUTS = {
+    "four spaces": THREE_HOOKS.encode(),
+    "tabs": THREE_HOOKS.replace("    ", "\t").encode(),
+    "crlf": THREE_HOOKS.replace("\n", "\r\n").encode(),
+    "bom": b"\xef\xbb\xbf" + THREE_HOOKS.encode(),
+    "no final newline": THREE_HOOKS.rstrip().encode(),
+    "one line": json.dumps(json.loads(THREE_HOOKS)).encode(),
+    "no blanks": json.dumps(json.loads(THREE_HOOKS), separators=(",", ":")).encode(),
+    "hooks empty": b'{\n  "hooks": {}\n}\n',
+    "no hooks": b'{\n  "a": [\n    1\n  ]\n}\n',
+    "an empty object": b"{}",
+    "nothing": b"",
+    "key twice": b'{"hooks": {"Stop": []}, "hooks": {"SessionEnd": []}}',
+}
+
+
+def settings_of(repo: Path, content: bytes) -> Path:
+    path = repo / ".claude" / "settings.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def without_cambium(loaded: dict[str, Any]) -> dict[str, Any]:
+    """Settings without our handlers and what they leave empty."""
+    groups = {
+        event: [g for g in inner if "cambium_server.py" not in json.dumps(g)]
+        for event, inner in loaded.get("hooks", {}).items()
+    }
+    return {**loaded, "hooks": {event: inner for event, inner in groups.items() if inner}}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_install_adds_its_entries_and_changes_no_other_byte(alone, wire, layout):
+    before = LAYOUTS[layout]
+    path = settings_of(alone, before)
+    assert wire("install")[0] == 0
+    after, rest = path.read_bytes(), iter(path.read_bytes())
+    theirs = json.loads(before.decode("utf-8-sig") or "{}")
+    loaded = json.loads(after.decode("utf-8-sig"))
+    assert all(byte in rest for byte in before)  # what was there is all there, in its order
+    assert without_cambium(loaded) == without_cambium({"hooks": {}, **theirs})
+    assert {event: len(loaded["hooks"][event]) for event in ("SessionStart", "SessionEnd")} == {
+        "SessionStart": len(theirs.get("hooks", {}).get("SessionStart", [])) + 1,
+        "SessionEnd": 1,
+    }
+    assert (b"\r\n" in after) == (b"\r\n" in before)
+    assert b"\n" not in after.replace(b"\r\n", b"") or b"\r\n" not in after
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_uninstall_gives_back_every_byte(alone, wire, layout):
+    settings_of(alone, LAYOUTS[layout]).chmod(0o640)
+    (alone / ".mcp.json").write_text('{"mcpServers":{"other":{"command":"x","args":[]}}}')
+    hook(alone / ".git" / "hooks" / "post-commit", "exit 3")
+    before = tree(alone)
+    assert wire("install", "--git")[0] == 0
+    assert tree(alone) != before
+    assert wire("uninstall")[0] == 0
+    assert tree(alone) == before
+
+
+def test_uninstall_takes_away_the_files_and_folders_that_install_made(alone, wire):
+    shutil.rmtree(alone / ".git" / "hooks", ignore_errors=True)
+    before = tree(alone)
+    wire("install", "--git")
+    made = {str(path.relative_to(alone)) for path in alone.rglob("*")} - before.keys()
+    assert {".claude/settings.json", ".mcp.json", ".git/hooks/post-commit"} < made
+    assert git(alone, "status", "--porcelain") == "?? .claude/\n?? .mcp.json"
+    wire("uninstall")
+    assert tree(alone) == before
+
+
+def test_the_hooks_are_those_that_the_client_documents(alone, wire):
+    wire("install")
+    loaded = json.loads((alone / ".claude" / "settings.json").read_text())
+    line = f'"{sys.executable}" "{SERVER}" hook'
+    handler = {"type": "command", "command": line}
+    assert loaded["hooks"] == {
+        "SessionStart": [
+            {"matcher": "startup|resume|clear|compact", "hooks": [{**handler, "timeout": 10}]}
+        ],
+        "PreCompact": [{"hooks": [{**handler, "timeout": 30}]}],
+        "SessionEnd": [{"hooks": [{**handler, "timeout": 10}]}],
+    }
+    assert json.loads((alone / ".mcp.json").read_text()) == {
+        "mcpServers": {"cambium": {"command": sys.executable, "args": [str(SERVER)]}}
+    }
+
+
+def test_install_shows_what_it_would_do_and_writes_nothing(alone, cli):
+    settings_of(alone, THREE_HOOKS.encode())
+    before = tree(alone)
+    for words in (("--git",), ("--git", "--dry-run")):
+        code, shown = cli("install", "--project", str(alone), *words)
+        assert (code, tree(alone)) == (0, before)
+    lines = shown.splitlines()
+    assert lines[0] == str(alone / ".claude" / "settings.json")
+    assert [line.split(":")[0] for line in lines if line.startswith("  + ")] == [
+        "  + hooks.SessionStart",
+        "  + hooks.PreCompact",
+        "  + hooks.SessionEnd",
+        "  + mcpServers.cambium",
+        "  + # >>> cambium >>>",
+    ]
+    assert "Nothing is written yet: the same command with --apply does it." in lines
+
+
+def test_nothing_of_the_user_s_file_is_shown(alone, wire):
+    secret = '{"env": {"API_KEY": "x-very-private"}, "hooks": {}}'
+    path = settings_of(alone, secret.encode())
+    told = [wire("install")[1]]
+    path.write_text(path.read_text().replace("private", "private-2"))
+    told.append(wire("uninstall")[1])
+    assert "very-private" not in "".join(told)
+
+
+def test_installing_twice_is_installing_once(alone, wire):
+    settings_of(alone, THREE_HOOKS.encode())
+    hook(alone / ".git" / "hooks" / "post-commit", "exit 3")
+    wire("install", "--git")
+    once = tree(alone)
+    code, shown = wire("install", "--git")
+    assert (code, tree(alone)) == (0, once)
+    assert shown.splitlines()[-1] == "It is all in place."
+
+
+def test_a_checkout_that_moved_updates_its_own_entries(alone, wire, tmp_path, monkeypatch):
+    settings = settings_of(alone, THREE_HOOKS.encode())
+    before = tree(alone)
+    wire("install", "--git")
+    was, moved = sys.executable, tmp_path / "other python"
+    once = {path: held.replace(was.encode(), b"@") for path, (_, held) in tree(alone).items()}
+    moved.symlink_to(was)
+    monkeypatch.setattr(sys, "executable", str(moved))
+    assert "~ hooks.SessionStart" in wire("install", "--git")[1]
+    again = {
+        path: held.replace(str(moved).encode(), b"@") for path, (_, held) in tree(alone).items()
+    }
+    for path in (".claude/settings.json", ".mcp.json"):
+        assert again[path] == once[path]
+    assert f"'{moved}' " in (alone / ".git" / "hooks" / "post-commit").read_text()
+    assert [each["command"] for each in entries(settings, "PreCompact")] == [
+        f'"{moved}" "{SERVER}" hook'
+    ]
+    wire("uninstall")
+    assert tree(alone) == before
+
+
+def test_a_moved_hook_that_was_edited_is_still_started_after_uninstall(alone, wire):
+    path = alone / ".git" / "hooks" / "post-commit"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!{PYTHON}\nprint('mine')\n")
+    path.chmod(0o755)
+    wire("install", "--git", "--client", "none")
+    path.write_text(path.read_text().replace("exec", "echo before\nexec"))
+    code, shown = wire("uninstall")
+    assert (code, "edited since" in shown) == (0, True)
+    assert a_commit(alone) == (0, "before\nmine\n")
+
+
+def test_an_entry_that_the_user_made_stays_the_user_s(alone, wire):
+    own = {"type": "command", "command": f'"{shutil.which("sh")}" "{SERVER}" hook', "timeout": 99}
+    text = json.dumps({"hooks": {"SessionStart": [{"hooks": [own]}]}}, indent=2)
+    path = settings_of(alone, text.encode())
+    (alone / ".mcp.json").write_text('{"mcpServers": {"cambium": {"command": "cambium-mcp"}}}')
+    before = tree(alone)
+    wire("install")
+    assert entries(path, "SessionStart") == [own]
+    assert len(entries(path, "SessionEnd")) == 1
+    assert (alone / ".mcp.json").read_bytes() == before[".mcp.json"][1]
+    path.write_text(path.read_text().replace("99", "98"))
+    code, shown = wire("uninstall")
+    assert (code, entries(path, "SessionStart")) == (0, [{**own, "timeout": 98}])
+    assert "left hooks.SessionStart" in shown
+    assert "left mcpServers.cambium" in shown
+    path.write_text(path.read_text().replace("98", "99"))
+    assert tree(alone) == before
+
+
+def test_an_entry_of_the_user_s_whose_program_is_gone_gets_ours(alone, wire):
+    gone = {"command": '"/nowhere/python" "/nowhere/cambium_server.py" hook', "timeout": 99}
+    path = settings_of(alone, json.dumps({"hooks": {"PreCompact": [{"hooks": [gone]}]}}).encode())
+    before = path.read_bytes()
+    wire("install")
+    assert entries(path, "PreCompact") == [{**gone, "command": f'"{PYTHON}" "{SERVER}" hook'}]
+    wire("uninstall")
+    assert path.read_bytes() == before
+
+
+def test_uninstall_after_an_edit_takes_only_what_install_added(alone, wire):
+    path = settings_of(alone, THREE_HOOKS.encode())
+    wire("install")
+    text = path.read_text()
+    edited = text.replace('"say done"', '"say goodbye"').replace('"timeout": 30', '"timeout": 31')
+    path.write_text(edited.replace('"model"', '"theme": "dark",\n    "model"'))
+    mcp = alone / ".mcp.json"
+    mcp.write_text(mcp.read_text().replace('"args"', '"env": {"A": "1"},\n      "args"'))
+    assert wire("uninstall")[0] == 0
+    wanted = THREE_HOOKS.replace('"say done"', '"say goodbye"')
+    assert path.read_text() == wanted.replace('"model"', '"theme": "dark",\n    "model"')
+    assert not mcp.exists()
+    assert not (alone / ".cambium").exists()
+
+
+def test_uninstall_keeps_what_the_user_put_beside_our_entries(alone, wire):
+    wire("install")
+    path, mcp = alone / ".claude" / "settings.json", alone / ".mcp.json"
+    loaded = json.loads(path.read_text())
+    loaded["hooks"]["SessionEnd"][0]["hooks"].append({"type": "command", "command": "mine"})
+    path.write_text(json.dumps(loaded))
+    mcp.write_text(
+        '{"mcpServers": {"cambium": {"command": "flock", "args": ["cambium-mcp", "x"]}}}'
+    )
+    before = mcp.read_bytes()
+    code, shown = wire("uninstall")
+    assert json.loads(path.read_text()) == {
+        "hooks": {"SessionEnd": [{"hooks": [{"type": "command", "command": "mine"}]}]}
+    }
+    assert (code, mcp.read_bytes()) == (0, before)
+    assert "left mcpServers.cambium" in shown
+
+
+def test_uninstall_without_its_record_takes_what_install_writes(alone, wire):
+    settings = settings_of(alone, THREE_HOOKS.encode())
+    post_commit = alone / ".git" / "hooks" / "post-commit"
+    hook(post_commit, "exit 3")
+    wire("install", "--git")
+    shutil.rmtree(alone / ".cambium")
+    assert wire("uninstall")[0] == 0
+    assert settings.read_text() == THREE_HOOKS
+    assert post_commit.read_text() == "#!/bin/sh\nexit 3\n"
+    assert wire("uninstall")[1].splitlines() == ["Nothing that install wrote is left."]
+
+
+def test_uninstall_says_when_the_folder_stays_for_what_is_stored(alone, wire):
+    wire("install")
+    captured("Bound every queue.")
+    shown = wire("uninstall")[1]
+    assert shown.splitlines()[-1] == (
+        f"{alone / '.cambium'} stays: it holds more than what install wrote."
+    )
+    assert contents(local_items(alone)) == ["Bound every queue."]
+    assert git(alone, "status", "--porcelain") == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b'{\n  // my hooks\n  "hooks": {}\n}\n', "not plain JSON (a comment, a comma too many?)"),
+        (b'{"hooks": {"Stop": [],}}', "not plain JSON (a comment, a comma too many?)"),
+        (b'{"hooks": {', "not plain JSON"),
+        (b"[]", "not a JSON object"),
+        (b'{"hooks": []}', "hooks is not an object"),
+        (b'{"hooks": {"SessionStart": {}}}', "hooks.SessionStart is not a list"),
+        ('{"a": "é"}'.encode("latin-1"), "'utf-8' codec can't decode"),
+        ('{"a": 1}'.encode("utf-16"), "'utf-8' codec can't decode"),
+        (b"[" * 100_000, "nested too deep"),
+    ],
+)
+def test_a_file_that_cannot_be_edited_stays_and_its_snippet_is_shown(alone, wire, content, reason):
+    path = settings_of(alone, content)
+    code, shown = wire("install")
+    assert (code, path.read_bytes()) == (1, content)
+    assert reason in shown
+    snippet = shown.partition("What belongs in it:\n")[2].partition(str(alone / ".mcp.json"))[0]
+    assert set(json.loads(snippet)["hooks"]) == {"SessionStart", "PreCompact", "SessionEnd"}
+    assert (alone / ".mcp.json").exists()  # the other file has no such trouble
+
+
+def test_uninstall_leaves_a_file_that_it_cannot_read_and_says_so(alone, wire):
+    wire("install")
+    path = alone / ".claude" / "settings.json"
+    path.write_text("// mine\n" + path.read_text())
+    before = path.read_bytes()
+    code, shown = wire("uninstall")
+    assert (code, path.read_bytes()) == (1, before)
+    assert "our entries are still in it: take them out by hand" in shown
+    assert not (alone / ".mcp.json").exists()
+    path.write_text(path.read_text().removeprefix("// mine\n"))
+    assert wire("uninstall")[0] == 0
+    assert tree(alone).keys() <= {each for each in tree(alone) if each.startswith(".git")}
+
+
+def test_a_read_only_file_stays(alone, wire):
+    path = settings_of(alone, b"{}")
+    path.chmod(0o444)
+    code, shown = wire("install")
+    assert (code, path.read_bytes()) == (1, b"{}")
+    assert f"{path} is read-only" in shown
+    assert '"SessionStart"' in shown
+
+
+def test_a_folder_that_cannot_be_written_is_said_with_the_snippet(alone, wire, monkeypatch):
+    def refuse(path: Path, content: bytes) -> None:
+        if path.name == "settings.json":
+            raise PermissionError(13, "Permission denied", str(path))
+        write(path, content)
+
+    write = cambium.write_atomically
+    monkeypatch.setattr(cambium, "write_atomically", refuse)
+    code, shown = wire("install")
+    assert code == 1
+    assert "settings.json: Permission denied" in shown
+    assert '"SessionStart"' in shown
+    monkeypatch.undo()
+    assert cambium.main(["uninstall", "--project", str(alone), "--apply"]) == 0
+    assert [path.name for path in alone.iterdir()] == [".git"]
+
+
+def test_a_linked_settings_file_stays_a_link(alone, wire, tmp_path):
+    target = tmp_path / "dotfiles.json"
+    target.write_text(THREE_HOOKS)
+    path = settings_of(alone, b"")
+    path.unlink()
+    path.symlink_to(target)
+    before = tree(tmp_path)
+    wire("install")
+    assert path.is_symlink()
+    assert len(entries(target, "SessionStart")) == 2
+    wire("uninstall")
+    assert tree(tmp_path) == before
+
+
+def test_a_file_that_changes_while_we_plan_is_not_overwritten(alone, monkeypatch):
+    path = settings_of(alone, b"{}")
+    site = cambium.Site.of("project", str(alone))
+    patches = cambium.install_patches(site)
+    path.write_text('{"a": 1}')
+    [settings, servers] = cambium.carried_out(patches, cambium.Manifest(site.home).install)
+    assert (settings.problem, servers.problem) == (f"{path} changed just now", "")
+    assert path.read_text() == '{"a": 1}'
+
+
+def test_user_scope_takes_the_user_s_own_files(alone, cli, monkeypatch, tmp_path):
+    home = Path(os.environ["HOME"])
+    (home / ".claude.json").write_text('{"numStartups": 3, "oauth": {"token": "private"}}')
+    (home / ".claude.json").chmod(0o600)
+    before, project = tree(home), tree(alone)
+    code, shown = cli("install", "--scope", "user", "--apply")
+    assert (code, "private" in shown, tree(alone)) == (0, False, project)
+    assert len(entries(home / ".claude" / "settings.json", "SessionEnd")) == 1
+    assert set(json.loads((home / ".claude.json").read_text())["mcpServers"]) == {"cambium"}
+    private = [path.stat().st_mode & 0o77 for path in (home / ".cambium" / "backups").iterdir()]
+    assert (home / ".claude.json").stat().st_mode & 0o777 == 0o600
+    assert (home / ".cambium" / "backups").stat().st_mode & 0o77 == 0
+    assert private
+    cli("uninstall", "--scope", "user", "--apply")
+    assert tree(home) == before
+
+
+def test_user_scope_follows_the_client_s_own_folder(monkeypatch, cli, tmp_path):
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "chosen"))
+    cli("install", "--scope", "user", "--apply")
+    made = sorted(path.name for path in (tmp_path / "chosen").iterdir())
+    assert made == [".claude.json", "settings.json"]
+    assert (tmp_path / "chosen" / ".claude.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_install_outside_a_repository_says_what_to_do(tmp_path, cli):
+    assert cli("install", "--project", str(tmp_path))[0] == 1
+    assert cli("install", "--project", str(tmp_path / "nowhere"))[0] == 1
+
+
+def test_a_linked_worktree_is_wired_where_the_client_starts(alone, cli, tmp_path):
+    git(alone, "commit", "-q", "--allow-empty", "-m", "first")
+    git(alone, "worktree", "add", "-q", str(tmp_path / "linked"))
+    before = tree(tmp_path)
+    linked = tmp_path / "linked"
+    cli("install", "--project", str(linked), "--git", "--apply")
+    assert (linked / ".claude" / "settings.json").exists()
+    assert (alone / ".git" / "hooks" / "post-commit").exists()
+    assert (alone / ".cambium" / "installed.json").exists()
+    assert not (alone / ".claude").exists()
+    cli("uninstall", "--project", str(linked), "--apply")
+    assert tree(tmp_path) == before
+
+
+# The command as shells read it
+
+ANN = [
+    "C:/Users/Ann Lee/Python 3/python.exe",
+    "C:/Users/Ann Lee/kit & co/cambium_server.py",
+    "hook",
+]
+
+
+def cmd_words(line: str) -> list[str] | None:
+    """What `cmd /d /s /c "line"` starts, by the rules of cmd and of the C runtime; None where an
+    operator of cmd's stands outside quotes."""
+    bare = re.sub(r'"[^"]*"', "", line)
+    if line.count('"') % 2 or re.search(r"[&|<>^()%!]", bare) or "%" in line:
+        return None
+    return [part.replace('"', "") for part in re.findall(r'(?:[^\s"]|"[^"]*")+', line)]
+
+
+def powershell_words(line: str) -> list[str] | None:
+    """What PowerShell starts for a line; None where it reads an expression, as at a quote."""
+    if re.match(r"""["'$@(0-9]""", line) or re.search(r"[;|<>{}`]|(?<!\S)&", line):
+        return None
+    return [part.replace('"', "") for part in re.findall(r'(?:[^\s"]|"[^"]*")+', line)]
+
+
+@pytest.mark.parametrize("shell", ["bash", "sh", "zsh", "dash"])
+@pytest.mark.parametrize("argv", [ANN, ["/opt/it's $HOME/`id`/py", '/a "b"\\c/x.py', "hook"]])
+def test_the_hook_s_line_is_read_alike_by_every_shell(shell, argv):
+    if not shutil.which(shell):
+        pytest.skip(f"no {shell} here")
+    line = cambium.hook_fields(argv, windows=False)["command"]
+    show = 'p() { for each; do printf "%s\\n" "$each"; done; }; p '
+    ran = subprocess.run([shell, "-c", show + line], capture_output=True, encoding="utf-8")
+    assert (ran.stdout.splitlines(), ran.stderr) == (argv, "")
+
+
+def test_on_windows_no_shell_has_to_read_the_hook():
+    one_line = cambium.hook_fields(ANN, windows=False)["command"]
+    assert cmd_words(one_line) == ANN
+    assert powershell_words(one_line) is None  # why the words stand apart there
+    assert cambium.hook_fields(ANN, windows=True) == {"command": ANN[0], "args": ANN[1:]}
+    assert powershell_words("C:/py/python.exe C:/x.py hook") == [
+        "C:/py/python.exe",
+        "C:/x.py",
+        "hook",
+    ]
+    assert cmd_words("a & b") is None
+
+
+@pytest.mark.parametrize(
+    ("entry", "ours"),
+    [
+        (cambium.hook_fields(ANN, windows=True), True),
+        (cambium.hook_fields(ANN, windows=False), True),
+        ({"command": "python3 /x/cambium_server.py hook"}, True),
+        ({"command": "uvx cambium-mcp hook"}, True),
+        ({"command": "C:\\x\\cambium-mcp.exe", "args": ["hook"]}, True),
+        ({"command": "CAMBIUM_MODE=solo python3 /x/cambium_server.py hook"}, False),
+        ({"command": "python3 /x/cambium_server.py distill"}, False),
+        ({"command": "python3 /x/other.py hook"}, False),
+        ({"command": "echo 'unbalanced"}, False),
+        ({"command": "hook"}, False),
+        ({}, False),
+    ],
+)
+def test_our_own_entry_is_told_from_the_user_s(entry, ours):
+    assert cambium.starts_us(entry, "hook") is ours
+
+
+def test_the_package_is_started_by_its_script_and_from_uv_s_cache_by_uvx(
+    tmp_path, monkeypatch, put_on_path
+):
+    home = tmp_path / "venv"
+    for name in ("bin/python", "bin/cambium-mcp", "lib/site-packages/cambium_server.py"):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text("")
+    monkeypatch.setattr(cambium, "__file__", str(home / "lib/site-packages/cambium_server.py"))
+    monkeypatch.setattr(sys, "executable", str(home / "bin/python"))
+    assert cambium.own_program() == [str(home / "bin/cambium-mcp")]
+    uvx = put_on_path("uvx", "")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "uv/archive-v0/Zx/bin/python"))
+    assert cambium.own_program() == [str(uvx), "cambium-mcp"]
+
+
+@properties
+@given(
+    st.dictionaries(ANY_TEXT, ANY_JSON, max_size=4),
+    st.sampled_from([None, 1, 2, 4, "\t"]),
+    st.sampled_from(["\n", "\r\n"]),
+    st.sampled_from([(",", ":"), (", ", ": "), (" , ", " : ")]),
+)
+def test_what_is_added_to_a_json_text_can_be_taken_out_again(held, indent, newline, separators):
+    held.pop("a", None)
+    text = json.dumps(held, indent=indent, separators=separators).replace("\n", newline)
+    grown = cambium.grown(text, ("a", "b", 0), {"c": [1]})
+    assert json.loads(grown) == {**held, "a": {"b": [{"c": [1]}]}}
+    again = cambium.grown(grown, ("a", "b", 1), 2)
+    assert json.loads(again)["a"]["b"] == [{"c": [1]}, 2]
+    assert cambium.shrunk(again, ("a", "b", 1)) == grown
+    assert cambium.shrunk(grown, ("a",)) == (text if held else "{}")
+
+
+# git's post-commit
+
+
+def a_commit(repo: Path) -> tuple[int, str]:
+    """Make a commit as a person does: the exit code and what is printed."""
+    done = subprocess.run(
+        ["git", "commit", "-q", "--allow-empty", "-m", "work"],
+        cwd=repo, capture_output=True, encoding="utf-8", timeout=20,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+def soon(path: Path) -> str:
+    """What a file holds once it holds something, within ten seconds."""
+    for _ in range(200):
+        if path.exists() and path.read_text():
+            return path.read_text()
+        time.sleep(0.05)
+    raise AssertionError(f"{path} stayed empty")
+
+
+@pytest.fixture
+def witness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An interpreter that notes how it was started, prints, fails, and takes its time."""
+    told, python = tmp_path / "told", tmp_path / "slow python"
+    noted = f'echo "$2 $3 in $(pwd)" >> {shlex.quote(str(told))}'
+    python.write_text(f"#!/bin/sh\n{noted}\necho loud\necho louder >&2\nsleep 10\nexit 7\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    return told
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        None,
+        "#!/bin/sh\necho mine\nexit 3\n",
+        "#!/bin/sh -eu\necho mine\nexit 3\n",
+        "#!/usr/bin/env bash\nset -euo pipefail\necho mine\nexit 3",
+        "echo mine\nexit 3\n",
+        "#!{python}\nimport sys\nprint('mine')\nsys.exit(3)\n",
+        "#!/bin/sh",
+    ],
+)
+def test_a_commit_starts_ours_beside_the_hook_that_was_there(alone, wire, witness, script):
+    path = alone / ".git" / "hooks" / "post-commit"
+    path.parent.mkdir(exist_ok=True)
+    if script is not None:
+        path.write_text(script.replace("{python}", PYTHON))
+        path.chmod(0o755)
+    before, started = tree(alone / ".git" / "hooks"), time.monotonic()
+    assert wire("install", "--git")[0] == 0
+    speaks = script is not None and "mine" in script
+    assert a_commit(alone) == (0, "mine\n" if speaks else "")
+    assert time.monotonic() - started < 9  # ours sleeps for 10 s
+    starter = [path] if before.get("post-commit", (0, b"#!"))[1].startswith(b"#!") else ["sh", path]
+    alone_ran = subprocess.run(starter, cwd=alone, capture_output=True, encoding="utf-8")
+    assert (alone_ran.returncode, alone_ran.stdout) == ((3, "mine\n") if speaks else (0, ""))
+    assert soon(witness).splitlines()[0] == f"hook post-commit in {alone}"
+    wire("uninstall")
+    assert tree(alone / ".git" / "hooks") == before
+
+
+def test_a_commit_does_not_notice_that_our_program_is_gone(alone, wire, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    wire("install", "--git")
+    assert a_commit(alone) == (0, "")
+
+
+def test_a_hook_that_is_switched_off_stays_off(alone, wire, witness):
+    path = alone / ".git" / "hooks" / "post-commit"
+    hook(path, "echo mine")
+    path.chmod(0o644)
+    before = tree(alone / ".git" / "hooks")
+    wire("install", "--git")
+    assert a_commit(alone) == (0, "")
+    assert soon(witness)
+    wire("uninstall")
+    assert tree(alone / ".git" / "hooks") == before
+
+
+def test_a_hook_that_is_a_link_is_chained_and_its_target_left_alone(alone, wire, witness):
+    hook(alone / "scripts" / "post-commit", 'echo "mine from $(dirname "$(readlink "$0")")"')
+    path = alone / ".git" / "hooks" / "post-commit"
+    path.parent.mkdir(exist_ok=True)
+    path.symlink_to("../../scripts/post-commit")
+    before = tree(alone)
+    wire("install", "--git")
+    assert a_commit(alone) == (0, "mine from ../../scripts\n")
+    assert soon(witness)
+    target = alone / "scripts" / "post-commit"
+    assert target.read_bytes() == before["scripts/post-commit"][1]
+    target.write_text(target.read_text().replace("mine", "yours"))
+    once = tree(alone)
+    wire("install", "--git")
+    assert tree(alone) == once
+    wire("uninstall")
+    assert path.is_symlink()
+    assert a_commit(alone) == (0, "yours from ../../scripts\n")
+
+
+def husky(repo: Path) -> None:
+    """Lay out `.husky` as husky 9 does when a project is prepared: starters that it rewrites."""
+    starters = repo / ".husky" / "_"
+    shutil.rmtree(starters, ignore_errors=True)
+    starters.mkdir(parents=True)
+    (starters / ".gitignore").write_text("*")
+    (starters / "h").write_text(
+        '#!/usr/bin/env sh\nn=$(basename "$0")\ns=$(dirname "$(dirname "$0")")/$n\n'
+        '[ ! -f "$s" ] && exit 0\nsh -e "$s" "$@"\nc=$?\n[ $c != 0 ] && echo "husky: $c"\nexit $c\n'
+    )
+    for name in ("pre-commit", "post-commit", "commit-msg"):
+        hook(starters / name, '. "$(dirname "$0")/h"')
+    git(repo, "config", "core.hooksPath", ".husky/_")
+
+
+@pytest.mark.parametrize("script", [None, "echo mine\nexit 3\n"])
+def test_husky_starts_ours_and_does_not_wipe_it(alone, wire, witness, script):
+    husky(alone)
+    path = alone / ".husky" / "post-commit"
+    if script:
+        path.write_text(script)  # husky asks for no first line and no mode
+    before = tree(alone)
+    wire("install", "--git")
+    starters = {name: held for name, held in tree(alone).items() if name.startswith(".husky/_")}
+    assert starters.items() <= before.items()
+    husky(alone)
+    assert a_commit(alone) == (0, "mine\nhusky: 3\n" if script else "")
+    assert soon(witness) == f"hook post-commit in {alone}\n"
+    wire("uninstall")
+    assert tree(alone).keys() - {".git/COMMIT_EDITMSG"} >= before.keys()
+    assert path.exists() == bool(script)
+    assert not script or path.read_text() == script
+
+
+def test_older_husky_starts_ours_once(alone, wire, witness):
+    (alone / ".husky" / "_").mkdir(parents=True)
+    (alone / ".husky" / "_" / "husky.sh").write_text(
+        'if [ -z "$skip" ]; then export skip=1; sh -e "$0" "$@"; exit $?; fi\n'
+    )
+    hook(alone / ".husky" / "post-commit", '. "$(dirname -- "$0")/_/husky.sh"\n\necho mine')
+    git(alone, "config", "core.hooksPath", ".husky")
+    wire("install", "--git")
+    assert a_commit(alone) == (0, "mine\n")
+    soon(witness)
+    time.sleep(0.3)
+    assert witness.read_text() == f"hook post-commit in {alone}\n"
+
+
+def test_a_hooks_path_of_the_user_s_is_followed(alone, wire, witness, tmp_path):
+    git(alone, "config", "--global", "core.hooksPath", "~/my hooks")
+    wire("install", "--git")
+    assert (Path(os.environ["HOME"]) / "my hooks" / "post-commit").exists()
+    assert a_commit(alone) == (0, "")
+    assert soon(witness)
+    wire("uninstall")
+    assert not (Path(os.environ["HOME"]) / "my hooks").exists()
+
+
+def test_where_git_runs_no_hooks_install_says_so(alone, wire):
+    git(alone, "config", "core.hooksPath", os.devnull)
+    code, shown = wire("install", "--git", "--client", "none")
+    assert code == 1
+    assert f"git runs no hook here: core.hooksPath is {os.devnull}" in shown
+    assert "hook post-commit </dev/null" in shown
+    assert not (alone / ".claude").exists()
+
+
+def test_uninstall_keeps_what_was_written_into_the_hook_since(alone, wire):
+    wire("install", "--git", "--client", "none")
+    path = alone / ".git" / "hooks" / "post-commit"
+    path.write_text(path.read_text() + "echo added\n")
+    assert wire("uninstall")[0] == 0
+    assert path.read_text() == "#!/bin/sh\necho added\n"
+
+
+def test_from_a_linked_worktree_the_hook_lands_where_all_of_them_look(
+    alone, cli, witness, tmp_path
+):
+    a_commit(alone)
+    linked = tmp_path / "linked"
+    git(alone, "worktree", "add", "-q", str(linked))
+    cli("install", "--project", str(linked), "--git", "--client", "none", "--apply")
+    assert a_commit(linked) == (0, "")
+    assert soon(witness) == f"hook post-commit in {linked}\n"
+
+
+# Doctor
+
+
+def examined(project: Path, *checks: Any) -> list[tuple[str, bool, str]]:
+    """What these checks of doctor's find; every broken link comes with a fix."""
+    found = cambium.doctor(str(project), checks or cambium.CHECKS)
+    assert all(each.ok or each.fix for each in found)
+    return [each[:3] for each in found]
+
+
+def broken(project: Path, *checks: Any) -> dict[str, str]:
+    return {link: detail for link, ok, detail in examined(project, *checks) if not ok}
+
+
+@pytest.fixture
+def healthy(team: People, board: Board, wire_up: None) -> People:
+    return team
+
+
+@pytest.fixture
+def wire_up(team: People, cli: Callable[..., tuple[int, str]]) -> None:
+    """ana's clone with everything in place: hooks, server, post-commit, board and .context."""
+    context(team.ana, decisions=[decided()])
+    assert cli("install", "--project", str(team.ana), "--git", "--apply")[0] == 0
+    captured("Bound every queue.")
+
+
+@pytest.mark.wire
+def test_doctor_is_content_where_all_is_well(healthy, cli, monkeypatch):
+    monkeypatch.chdir(healthy.ana)
+    before = footprint(healthy.ana)
+    code, shown = cli("doctor")
+    assert (code, "BROKEN" in shown) == (0, False), shown
+    code, shown = cli("doctor", "--json")
+    findings = json.loads(shown)
+    assert (code, {tuple(each) for each in findings}) == (0, {("link", "ok", "detail", "fix")})
+    assert {each["link"] for each in findings} >= {
+        "config file", "project", "git", "gh", "proxy and ssh", "store", "team", "org",
+        "agentsync board", "context-keeper", "hook SessionStart", "hook PreCompact",
+        "hook SessionEnd", "hook command", "server", "post-commit",
+    }  # fmt: skip
+    assert footprint(healthy.ana) == before
+
+
+def test_doctor_says_what_is_not_set_up_and_how_to(tmp_path, cli, monkeypatch):
+    git(tmp_path, "init", "-q", "fresh")
+    monkeypatch.chdir(tmp_path / "fresh")
+    code, shown = cli("doctor")
+    assert code == 1
+    assert "BROKEN project: CAMBIUM_REPO: no project" in shown
+    assert f"setup {tmp_path / 'fresh'} your-id" in shown
+    assert "BROKEN hook SessionStart: no settings of the client have it" in shown
+    assert "BROKEN server: no file of the client has it" in shown
+    assert list((tmp_path / "fresh").iterdir()) == [tmp_path / "fresh" / ".git"]
+
+
+def test_doctor_in_a_folder_that_is_gone_or_no_repository_has_no_traceback(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code = "import os, cambium_server as c; os.rmdir(os.getcwd()); exit(c.main(['doctor']))"
+    environ = {**os.environ, "PYTHONPATH": str(HERE)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=gone, env=environ, capture_output=True, encoding="utf-8"
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    assert "BROKEN project" in command("doctor", "--project", str(tmp_path)).stdout
+
+
+@pytest.mark.parametrize("event", ["SessionStart", "PreCompact", "SessionEnd"])
+def test_doctor_names_a_hook_entry_that_is_missing(healthy, event):
+    path = healthy.ana / ".claude" / "settings.json"
+    loaded = json.loads(path.read_text())
+    del loaded["hooks"][event]
+    path.write_text(json.dumps(loaded))
+    found = [
+        each for each in examined(healthy.ana, cambium.check_hooks) if each[0] != "hook command"
+    ]
+    assert [link for link, ok, _ in found if not ok] == [f"hook {event}"]
+
+
+def test_doctor_names_a_python_that_is_gone(healthy, tmp_path, monkeypatch, cli):
+    python = tmp_path / "venv" / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(python))
+    cli("install", "--project", str(healthy.ana), "--git", "--apply")
+    python.unlink()
+    checks = (cambium.check_hooks, cambium.check_server, cambium.check_post_commit)
+    line = f'"{python}" "{SERVER}"'
+    assert broken(healthy.ana, *checks) == {
+        "hook command": f"{line} hook: {python} is not there",
+        "server": f"{line}: {python} is not there",
+        "post-commit": f"{python} is gone",
+    }
+
+
+def test_doctor_reports_the_exit_code_of_the_exact_command(healthy, tmp_path, monkeypatch, cli):
+    stub = tmp_path / "stub python"
+    stub.write_text('#!/bin/sh\necho "Python was not found" >&2\nexit 49\n')
+    stub.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(stub))
+    cli("install", "--project", str(healthy.ana), "--apply")
+    line = f'"{stub}" "{SERVER}"'
+    assert broken(healthy.ana, cambium.check_hooks, cambium.check_server) == {
+        "hook command": f"{line} hook exits with 49: Python was not found",
+        "server": f"{line} exits with 49: Python was not found",
+    }
+
+
+def test_doctor_says_that_the_server_s_python_lacks_mcp(healthy, no_mcp, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", no_mcp)
+    [told] = broken(healthy.ana, cambium.check_server).values()
+    assert "exits with 1: error: the MCP SDK is missing" in told
+    assert 'pip install "mcp' in told
+
+
+def test_doctor_sees_that_the_client_is_told_to_run_no_hooks(healthy):
+    path = healthy.ana / ".claude" / "settings.local.json"
+    path.write_text('{"disableAllHooks": true, "disabledMcpjsonServers": ["cambium"]}')
+    assert broken(healthy.ana, cambium.check_client) == {
+        "hooks": f"{path} has disableAllHooks",
+        "server": f"{path} has it in disabledMcpjsonServers",
+    }
+    path.write_text("{ // mine\n}")
+    assert broken(healthy.ana, cambium.check_client)["client file"].startswith(f"{path}: not plain")
+
+
+def test_doctor_takes_the_plugin_for_hooks_and_server(team):
+    settings_of(team.ana, b'{"enabledPlugins": {"cambium@cambium": true}}')
+    found = examined(team.ana, cambium.check_hooks, cambium.check_server)
+    assert found == [
+        *((f"hook {event.name}", True, "in the plugin") for event in cambium.HOOK_ENTRIES),
+        ("server", True, "in the plugin"),
+    ]
+
+
+def test_doctor_sees_that_git_looks_for_hooks_elsewhere(healthy, tmp_path):
+    git(healthy.ana, "config", "core.hooksPath", str(tmp_path / "elsewhere"))
+    told = f"git looks in {tmp_path / 'elsewhere' / 'post-commit'}, and cambium is not in it"
+    assert broken(healthy.ana, cambium.check_post_commit) == {"post-commit": told}
+
+
+def test_doctor_sees_a_hook_that_git_cannot_start(healthy):
+    path = healthy.ana / ".git" / "hooks" / "post-commit"
+    path.chmod(0o644)
+    assert broken(healthy.ana, cambium.check_post_commit) == {
+        "post-commit": f"{path} is not executable"
+    }
+
+
+def test_doctor_sees_that_husky_was_never_prepared(healthy, cli):
+    husky(healthy.ana)
+    cli("install", "--project", str(healthy.ana), "--git", "--apply")
+    assert broken(healthy.ana, cambium.check_post_commit) == {}
+    (healthy.ana / ".husky" / "_" / "post-commit").unlink()
+    told = {"post-commit": "husky is not set up here"}
+    assert broken(healthy.ana, cambium.check_post_commit) == told
+
+
+def test_doctor_sees_that_sessions_here_work_on_another_project(healthy):
+    healthy.setenv("CAMBIUM_REPO", str(healthy.ben))
+    [told] = broken(healthy.ana, cambium.check_project).values()
+    assert told == (
+        f"sessions in {healthy.ana} work on {healthy.ben}, from the environment; ana writes"
+    )
+
+
+def test_doctor_says_how_the_project_was_found(fresh, monkeypatch):
+    monkeypatch.chdir(fresh.ana)
+    cambium.setup(str(fresh.ben), "ana")
+    assert [*broken(fresh.ana, cambium.check_project)] == ["project"]
+    cambium.setup(str(fresh.ana), "ana")
+    told = f"{fresh.ana}, from the session; ana writes"
+    assert examined(fresh.ana, cambium.check_project) == [("project", True, told)]
+
+
+def test_doctor_sees_settings_that_cannot_be_used(team):
+    path = Path(os.environ["CAMBIUM_CONFIG_FILE"])
+    path.write_text("{")
+    team.setenv("CAMBIUM_GIT_TIMEOUT", "soon")
+    found = broken(team.ana, cambium.check_settings)
+    assert [*found] == ["config file", "CAMBIUM_GIT_TIMEOUT"]
+    assert found["config file"].startswith(f"{path}: Expecting property name")
+
+
+def test_doctor_sees_what_is_missing_on_path(team, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    team.setenv("CAMBIUM_ORG_PR", "1")
+    assert broken(team.ana, cambium.check_programs) == {"git": "missing", "gh": "missing"}
+    assert broken(team.ana, cambium.check_team, cambium.check_sources).keys() == {
+        "agentsync board", "context-keeper",
+    }  # fmt: skip
+
+
+def test_doctor_names_proxy_variables_and_never_shows_their_values(team):
+    team.setenv("HTTPS_PROXY", "http://ana:s3cret@proxy.invalid:3128")
+    told = {link: detail for link, _, detail in examined(team.ana, cambium.check_network)}
+    assert "HTTPS_PROXY" in told["proxy and ssh"]
+    assert "s3cret" not in str(told)
+    assert "proxy.invalid" not in str(told)
+
+
+def test_doctor_sees_a_store_that_is_damaged_held_or_set_aside(alone):
+    captured("Bound every queue.")
+    path = alone / ".cambium" / "knowledge.json"
+    with cambium.locked(path.with_name("lock")):
+        assert "another cambium process has held" in broken(alone, cambium.check_store)["store"]
+    path.write_bytes(path.read_bytes()[:40])
+    assert "is damaged" in broken(alone, cambium.check_store)["store"]
+    captured("Give every retry jitter.")
+    aside = next(path.parent.glob("knowledge.json.corrupt-*"))
+    assert broken(alone, cambium.check_store) == {"damaged copy": f"{aside} was set aside"}
+
+
+def test_doctor_sees_a_store_that_cannot_be_written(alone, monkeypatch):
+    captured("Bound every queue.")
+
+    def refuse(path: Path, content: bytes) -> None:
+        raise OSError(30, "Read-only file system", str(path))
+
+    monkeypatch.setattr(cambium, "write_atomically", refuse)
+    assert "Read-only file system" in broken(alone, cambium.check_store)["store"]
+
+
+def test_doctor_sees_a_team_that_cannot_be_reached(team, tmp_path):
+    assert examined(team.ana, cambium.check_team) == [
+        (
+            "team",
+            True,
+            f"cambium of {team.hub} is reachable: not there yet, the first promotion makes it",
+        )
+    ]
+    git(team.ana, "remote", "set-url", "origin", str(tmp_path / "gone.git"))
+    told = broken(team.ana, cambium.check_team)["team"]
+    assert told.startswith(f"cambium of {tmp_path / 'gone.git'} cannot be reached: ")
+    git(team.ana, "remote", "remove", "origin")
+    assert broken(team.ana, cambium.check_team) == {"team": f"{team.ana} has no remote 'origin'"}
+
+
+def test_doctor_sees_a_shared_document_that_is_damaged(team):
+    on_team("Bound every queue.")
+    work = clone(team.hub, team.hub.parent / "work")
+    git(work, "checkout", "-q", "cambium")
+    (work / "knowledge.json").write_text("<<<<<<<\n")
+    git(work, "commit", "-qam", "break it")
+    git(work, "push", "-q")
+    cambium.status()
+    assert "cannot be read" in broken(team.ana, cambium.check_team)["team"]
+
+
+def test_doctor_sees_an_org_that_cannot_be_used(team, put_on_path):
+    assert broken(team.ana, cambium.check_org) == {}
+    team.setenv("CAMBIUM_ORG_PR", "1")
+    put_on_path("gh", "echo 'You are not logged into any GitHub hosts.' >&2\nexit 1\n")
+    assert broken(team.ana, cambium.check_org) == {
+        "gh login": "not logged in: You are not logged into any GitHub hosts."
+    }
+    team.setenv("CAMBIUM_ORG_REPO", str(team.ana))
+    assert broken(team.ana, cambium.check_org)["org"].startswith(
+        f"{team.ana} is the project itself"
+    )
+
+
+def test_doctor_sees_a_source_that_is_lost_and_none_that_is_not_in_use(team):
+    both = {
+        "agentsync board": f"no agentsync board: {team.ana} has no branch 'agentsync'",
+        "context-keeper": f"no .context in {team.ana}",
+    }
+    assert broken(team.ana, cambium.check_sources) == both
+    context(team.ana, decisions=[decided()])
+    [board, keeper] = examined(team.ana, cambium.check_sources)
+    assert board == ("agentsync board", True, f"not in use: {both['agentsync board']}")
+    assert keeper == ("context-keeper", True, str(team.ana / ".context"))
+    cambium.distill()
+    board_on(team.hub, team.hub.parent / "board")
+    (team.ana / ".context").rename(team.ana / ".moved")
+    assert broken(team.ana, cambium.check_sources) == {"context-keeper": both["context-keeper"]}
+
+
+def test_doctor_passes_on_what_the_last_runs_said(team, monkeypatch):
+    failed = {"last_run": "2026-11-30T10:00:00Z", "last_failure": "2026-11-30T10:00:00Z"}
+    told = {
+        "hooks": {"SessionEnd": {**failed, "problem": "the store was held"}},
+        "sources": {"agentsync": {"last_read": None, "problem": None}},
+    }
+    quiet = "agentsync gave nothing new"
+    monkeypatch.setattr(cambium, "status", lambda: {"health": told, "warnings": [quiet]})
+    monkeypatch.chdir(team.ana)
+    assert examined(team.ana, cambium.check_runs) == [
+        ("note", True, quiet),
+        (
+            "last SessionEnd",
+            False,
+            "last ran 2026-11-30T10:00:00Z, failed 2026-11-30T10:00:00Z: the store was held",
+        ),
+        ("last agentsync", True, "last ran never"),
+    ]
+
+
+# The plugin
+
+
+def plugin(name: str) -> dict[str, Any]:
+    return dict(json.loads(text_of(f".claude-plugin/{name}.json")))
+
+
+def test_the_plugin_is_this_version_of_this_package():
+    manifest, market = plugin("plugin"), plugin("marketplace")
+    package = text_of("pyproject.toml")
+    assert manifest["version"] == cambium.__version__
+    assert f'license = "{manifest["license"]}"' in package
+    assert f'Repository = "{manifest["repository"]}"' in package
+    assert [(each["name"], each["source"]) for each in market["plugins"]] == [
+        (manifest["name"], "./")
+    ]
+    for key in ("hooks", "mcpServers"):
+        assert (HERE / manifest[key]).is_file()
+
+
+def test_the_plugin_s_settings_are_the_module_s():
+    offered, named = plugin("plugin")["userConfig"], {row.name for row in cambium.SETTINGS}
+    environ = plugin("mcp")["mcpServers"]["cambium"]["env"]
+    wanted = {f"CAMBIUM_{key.upper()}": f"${{user_config.{key}}}" for key in offered}
+    assert environ == wanted
+    assert set(wanted) <= named
+
+
+def test_the_plugin_s_hooks_are_those_that_install_adds():
+    def shape(hooks: dict[str, Any]) -> dict[str, Any]:
+        return {
+            event: [(g.get("matcher"), [h["timeout"] for h in g["hooks"]]) for g in groups]
+            for event, groups in hooks.items()
+        }
+
+    installed = {event.name: [cambium.hook_group(event)] for event in cambium.HOOK_ENTRIES}
+    shipped = plugin("hooks")["hooks"]
+    assert shape(shipped) == shape(installed)
+    handlers = [h for groups in shipped.values() for g in groups for h in g["hooks"]]
+    for handler in handlers:
+        start = handler["args"].index("python") + 1
+        assert (handler["command"], handler["args"][:start]) == (
+            "uv", ["run", "--quiet", "--no-project", "--python", ">=3.10", "python"],
+        )  # fmt: skip
+        assert handler["args"][start:] == ["${CLAUDE_PLUGIN_ROOT}/cambium_server.py", "hook"]
+
+
+def test_every_configuration_in_the_readme_starts_the_server():
+    blocks = re.findall(r"^```(json|toml)\n(.+?)\n```$", text_of("README.md"), re.S | re.M)
+    shapes = [json.loads(text) for kind, text in blocks if kind == "json"]
+    entry = {"command": "python3", "args": ["/path/to/cambium_server.py"]}
+    assert {"mcpServers": {"cambium": entry}} in shapes
+    assert {"servers": {"cambium": {"type": "stdio", **entry}}} in shapes
+    assert [text for kind, text in blocks if kind == "toml"] == [
+        f'[mcp_servers.cambium]\ncommand = "python3"\nargs = {json.dumps(entry["args"])}'
+    ]
 
 
 # ── Command ─────────────────────────────────────────────────────────────────
