@@ -5771,9 +5771,9 @@ def distill(
     at = here()
     done = distill_now(at, backfill=backfill, board_repo=board_repo.strip())
     readings, absorbed, new = done.readings, done.absorbed, done.new
-    at.scopes.deliver()
     skipped = [warning for each in readings.values() for warning in each.warnings]
     warnings = [*skipped, *tidy(at.scopes), *done.redacted]
+    at.scopes.deliver()  # after a look at the remotes: a dead one is left alone
     documents = at.scopes.read()
     finished = [item for item in new if item.source.system == "agentsync"]
     released = {key for each in readings.values() for key in each.released}
