@@ -7597,7 +7597,7 @@ Change = Callable[[str, str], tuple[str, list[str]]]
 
 def bytes_of(path: Path) -> bytes | None:
     try:
-        return file_bytes(path)
+        return file_bytes(path, follow=True)
     except FileNotFoundError:
         return None
 
@@ -7869,7 +7869,7 @@ class Manifest:
             self.save()
             if patch.aside:
                 os.rename(patch.path, patch.aside)
-            write_atomically(patch.path, patch.after or b"")
+            write_atomically(patch.path, patch.after or b"", follow=True)
             if patch.mode:
                 os.chmod(patch.path, patch.mode)
 
@@ -7906,7 +7906,7 @@ class Manifest:
             elif patch.after is None:
                 patch.path.resolve().unlink(missing_ok=True)
             elif patch.changes:
-                write_atomically(patch.path, patch.after)
+                write_atomically(patch.path, patch.after, follow=True)
             for kept in self.kept(patch.path):
                 kept.unlink(missing_ok=True)
             if self.files.pop(str(patch.path), None):
@@ -8080,7 +8080,7 @@ def readable_texts(paths: Iterable[Path]) -> dict[Path, str]:
     found = {}
     for path in paths:
         with contextlib.suppress(OSError, ValueError):
-            found[path] = json_text(file_bytes(path))
+            found[path] = json_text(file_bytes(path, follow=True))
     return found
 
 
