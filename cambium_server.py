@@ -7235,6 +7235,9 @@ def start_catch_up(at: Here, pause: float = 0.0) -> None:
         creationflags=flags,
     )
     child.returncode = 0  # nobody waits for it
+    if sys.platform != "win32":
+        with contextlib.suppress(OSError):  # what the hook still has to do comes first
+            os.setpriority(os.PRIO_PROCESS, child.pid, 10)
 
 
 def catch_up(at: Here, event: HookEvent) -> str | None:

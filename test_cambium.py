@@ -8929,9 +8929,14 @@ def test_one_catch_up_runs_at_a_time_and_an_event_meanwhile_makes_it_begin_again
 def test_a_commit_within_a_minute_of_a_catch_up_starts_none(alone, monkeypatch):
     captured("Bound every queue.")
     programs: list[Any] = []
-    monkeypatch.setattr(
-        subprocess, "Popen", lambda argv, **more: programs.append(argv) or threading.Event()
-    )
+
+    class Started:
+        pid = 2**22  # nobody's
+
+        def __init__(self, argv: list[str], **more: Any) -> None:
+            programs.append(argv)
+
+    monkeypatch.setattr(subprocess, "Popen", Started)
     at, lock = cambium.here(), alone / ".cambium" / "catch-up.lock"
     lock.touch()
     cambium.start_catch_up(at, pause=60)
