@@ -4339,6 +4339,7 @@ class Index:
         self.postings = Postings(self.place)
         self.families: dict[str, list[str]] = {}
         self.grams: dict[str, set[str]] = {}
+        self.listed = ""  # a large vocabulary as one text, until a new form comes
         self.documents: dict[Scope, Document] = {}
         self.lock = threading.Lock()
         self.known: dict[bytes, int] = {}  # slots of the file that no entry has claimed yet
@@ -4454,7 +4455,7 @@ class Index:
         slot, counts = len(self.lengths), forms_of(item)
         for form, times in counts.items():
             if form not in self.postings:
-                self.postings[form] = {}
+                self.postings[form], self.listed = {}, ""
                 self.families.setdefault(stem(form), []).append(form)
                 if self.grams:
                     self.learn(form)
@@ -4523,7 +4524,8 @@ class Index:
                 self.learn(form)
         if self.grams:
             return Counter(form for gram in grams for form in self.grams.get(gram, ()))
-        text, found = "\n".join(["", *self.postings.forms(), ""]), Counter[str]()
+        self.listed = self.listed or "\n".join(["", *self.postings.forms(), ""])
+        text, found = self.listed, Counter[str]()
         for gram in (
             each for each in grams if each[1] != " "
         ):  # not those with a first letter alone
