@@ -2446,9 +2446,15 @@ class OrgStore:
                 problems.append(f"{branch}: {error.what}")
         return problems
 
+    @property
+    def following(self) -> Path:
+        """Says, while the checkout is fast-forwarded, to which commit."""
+        return self.trunk.home / "following"
+
     def follow(self) -> None:
         """Fast-forward the org checkout if it is clean and on the default branch; else leave it.
         No file that git does not track is replaced, ignored ones included."""
+        self.finish_following()
         git, tip = self.git, self.trunk.tip()
         on = git.ask("symbolic-ref", "--quiet", "--short", "HEAD").out
         clean_tree = git.ask("status", "--porcelain", "--untracked-files=no")
@@ -2462,12 +2468,39 @@ class OrgStore:
         if any(map(os.path.lexists, new)):  # untracked, maybe ignored: the user's all the same
             return
         git.ask("update-index", "-q", "--refresh")
+        with contextlib.suppress(OSError):
+            write_atomically(self.following, f"{head} {tip}".encode())
         if git.ask("read-tree", "-m", "-u", head, tip):
             git.ask("update-ref", "-m", "cambium: fast-forward", "HEAD", tip, head)
+        else:
+            log.warning("%s does not follow %s: a file is in the way", git.where, self.trunk.branch)
+            for path in new:  # a filter that failed leaves a file and no index entry
+                path.unlink(missing_ok=True)
+        self.following.unlink(missing_ok=True)
+
+    def holds(self, commit: str) -> bool:
+        """True when the checkout's files are those of a commit, whatever its index says."""
+        apart = {"GIT_INDEX_FILE": str(self.trunk.home / "index-follow")}
+        return bool(
+            self.git.ask("read-tree", commit, extra=apart)
+            and self.git.ask("update-index", "-q", "--refresh", extra=apart)
+            and self.git.ask("diff-files", "--quiet", extra=apart)
+        )
+
+    def finish_following(self) -> None:
+        """End a fast-forward that a crash cut off, where index or files show that it is ours."""
+        try:
+            head, _, tip = file_bytes(self.following, 200).decode().partition(" ")
+        except (OSError, ValueError):
             return
-        log.warning("%s does not follow %s: a file is in the way", git.where, self.trunk.branch)
-        for path in new:  # a filter that failed leaves a file and no index entry
-            path.unlink(missing_ok=True)
+        git = self.git
+        # The files are written before the index, and the index before HEAD.
+        ours = git.commit_at("HEAD") == head and self.holds(tip)
+        if ours and any(git.ask("diff", "--cached", "--quiet", each) for each in (head, tip)):
+            git.ask("read-tree", tip)
+            git.ask("update-index", "-q", "--refresh")
+            git.ask("update-ref", "-m", "cambium: fast-forward", "HEAD", tip, head)
+        self.following.unlink(missing_ok=True)
 
 
 NEVER_READ: Json = {
@@ -5858,6 +5891,8 @@ def tidy(scopes: Scopes) -> list[str]:
             shared = OrgStore.SHARED_REQUEST["branch"]
             problems = scopes.org.catch_up([*map(proposal_branch, waiting), shared])
         settle(scopes, documents, now())
+        if scopes.org:
+            scopes.org.finish_following()
         return problems
     except CambiumError as error:
         return [f"left for the next call: {error.what}"]

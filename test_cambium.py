@@ -2255,6 +2255,34 @@ def test_an_org_checkout_follows_without_a_trace(team):
     assert "cambium: fast-forward" in git(team.ana_org, "reflog", "-1")
 
 
+@pytest.mark.parametrize("cut_off", ["before the index", "before HEAD", "after all"])
+def test_a_fast_forward_that_a_crash_cut_off_is_finished_by_the_next_call(team, cut_off):
+    head = git(team.ana_org, "rev-parse", "HEAD")
+    in_the_org(team)
+    tip = git(team.ana_org, "rev-parse", "HEAD")
+    if cut_off != "after all":
+        git(team.ana_org, "update-ref", "HEAD", head)
+    if cut_off == "before the index":
+        git(team.ana_org, "read-tree", head)
+    cambium.here().scopes.org.following.write_text(f"{head} {tip}")
+    cambium.review_promotions()
+    assert git(team.ana_org, "rev-parse", "HEAD") == tip
+    assert git(team.ana_org, "status", "--porcelain") == ""
+    assert not cambium.here().scopes.org.following.exists()
+
+
+def test_what_the_user_did_since_a_fast_forward_was_cut_off_stays(team):
+    head = git(team.ana_org, "rev-parse", "HEAD")
+    in_the_org(team)
+    tip = git(team.ana_org, "rev-parse", "HEAD")
+    git(team.ana_org, "update-ref", "HEAD", head)
+    (team.ana_org / "KNOWLEDGE.md").write_text("my notes\n")
+    before = footprint(team.ana_org)
+    cambium.here().scopes.org.following.write_text(f"{head} {tip}")
+    cambium.review_promotions()
+    assert footprint(team.ana_org) == before
+
+
 def test_an_ignored_file_of_the_users_is_not_replaced(team):
     (team.ana_org / ".git" / "info" / "exclude").write_text("KNOWLEDGE.md\n")
     mine = team.ana_org / "KNOWLEDGE.md"
