@@ -9732,7 +9732,7 @@ def test_a_read_only_file_stays(alone, wire):
 
 
 def test_a_folder_that_cannot_be_written_is_said_with_the_snippet(alone, wire, monkeypatch):
-    def refuse(path: Path, content: bytes) -> None:
+    def refuse(path: Path, content: bytes, **more: Any) -> None:
         if path.name == "settings.json":
             raise PermissionError(13, "Permission denied", str(path))
         write(path, content)
