@@ -4671,32 +4671,57 @@ class Index:
             return hits
 
 
-DENIALS = re.compile(r"(?i)\b(?:no|not|never|none|nor|without|cannot|\w+n['’]t)\b")
+@functools.lru_cache(maxsize=4_096)
+def gist(text: str) -> frozenset[str]:
+    """The stems of a text's words."""
+    return frozenset(stem(form) for form, _ in words(text))
+
+
+# Words that leave what a text claims as it is; every other small word may turn it round.
+INERT = frozenset(
+    """
+    a an and are as be been being did do does had has have is it its of our so that the there these
+    this those was we were your
+    """.split()  # noqa: SIM905 - a list of words is read as one
+)
+TOKENS = re.compile(r"[^\W_]+(?:[\'’_.-][^\W_]+)*")
+SIGNS = re.compile(r"[^\w\s.,;:?\'\"`’()\[\]]+")
 
 
 @functools.lru_cache(maxsize=4_096)
-def gist(text: str) -> tuple[frozenset[str], frozenset[str]]:
-    """The words of a text, and those that turn its meaning: numbers, single letters, denials."""
-    said = dict(words(text))
-    single = [form for form, whole in said.items() if not whole]
-    turns = {form for form in single if len(form) == 1 or any(c.isdigit() for c in form)}
-    turns |= {"not"} if DENIALS.search(text) else set()
-    return frozenset(map(stem, said)), frozenset(turns)
+def claim_of_text(text: str) -> tuple[object, ...]:
+    """What two texts must share to claim the same: their words in whatever order and inflection,
+    their small words, and in order their names, numbers and signs."""
+    said = frozenset(
+        re.sub(r"(?<=\w{3})(?:ings?|ed|es|e|s|d)$", "", form) for form, _ in words(text)
+    )
+    small, marks = set(), []
+    for token in TOKENS.finditer(text):
+        word = token[0]
+        begins = re.fullmatch(r"|.*[.!?:\n]\s*", text[: token.start()][-9:], re.S)
+        named = re.search(r"\d|[_.]|.[A-Z]" if begins else r"\d|[_.]|[A-Z]", word)
+        if named or word[0] > "\x7f" or text[token.end() : token.end() + 1] == "(":
+            marks.append(word)
+        if (
+            word.casefold() in FUNCTION_WORDS - INERT
+            or len(word) == 1
+            or re.search("n['’]t$", word)
+        ):
+            small.add(word.casefold())
+    return said, frozenset(small - INERT), tuple(dict.fromkeys(marks)), tuple(SIGNS.findall(text))
 
 
 def alike(one: Item, other: Item) -> bool:
     """True when two items say nearly the same, or contradict each other about the same: four words
     in five are shared."""
-    (a, _), (b, _) = gist(one.content), gist(other.content)
+    a, b = gist(one.content), gist(other.content)
     return bool(a and b) and len(a & b) / len(a | b) >= 0.8
 
 
 def restates(one: Item, other: Item) -> bool:
-    """True when one item says in other or some more words what the other says. A word on each side
-    that the other lacks may be another name: such items are two facts."""
-    (a, turns), (b, others) = gist(one.content), gist(other.content)
-    fewer, more = sorted((a, b), key=len)
-    return turns == others and fewer <= more and len(fewer) >= max(1, 0.75 * len(more))
+    """True when two items claim the same in other words' order and inflection. Where it cannot be
+    told, as with a word that one of them lacks, they are two facts."""
+    return claim_of_text(one.content) == claim_of_text(other.content)
 
 
 def without_echoes(hits: Sequence[Hit], most: int) -> tuple[list[Hit], dict[str, list[str]]]:
@@ -5911,7 +5936,7 @@ def same_record(copy: Item, item: Item) -> bool:
     date = to_the_second(new.get("source_ts"))
     if new.get("record") in (None, old.get("record")) or old.get("digest") == from_source(item):
         return True
-    said, *kept = (gist(text)[0] for text in (item.content, copy.content, copy.example))
+    said, *kept = (gist(text) for text in (item.content, copy.content, copy.example))
     dated = bool(date) and date == to_the_second(old.get("source_ts"))
     return dated or any(2 * len(said & one) >= min(len(said), len(one)) > 0 for one in kept)
 

@@ -6255,7 +6255,7 @@ WORDINGS = (
     "The staging database password rotates every Monday",
     "The password of the staging database rotates every Monday.",
     "Every Monday the staging database password is rotated",
-    "Staging database: the password rotates on Monday, every Monday",
+    "Staging database: the password rotates every Monday.",
 )
 
 
@@ -6277,6 +6277,16 @@ def test_ten_wordings_of_one_fact_are_one_result_that_names_the_others(alone):
         ("Do retry payments", "Don't retry payments"),
         ("Retry every payment of alpha", "Retry every payment of beta"),
         ("Retry payment a", "Retry payment b"),
+        ("Retry a payment before the deploy", "Retry a payment after the deploy"),
+        ("Turn payment retry on", "Turn payment retry off"),
+        ("Retry payment with Ana or Ben", "Retry payment with Ben or Ana"),
+        ("Retry payment 5 times in 30 s", "Retry payment 30 times in 5 s"),
+        ("Retry payment if x == y", "Retry payment if x != y"),
+        ("Retry payment after -5", "Retry payment after 5"),
+        ("Retry payment by foo() then bar()", "Retry payment by bar() then foo()"),
+        ("Retry payment universal", "Retry payment universe"),
+        ("Retry every payment", "Retry some payment"),
+        ("Retry payment at noon", "Retry payment at noon Berlin"),
     ],
 )
 def test_wordings_that_contradict_each_other_are_both_shown(alone, one, other):
