@@ -4685,7 +4685,7 @@ INERT = frozenset(
     """.split()  # noqa: SIM905 - a list of words is read as one
 )
 TOKENS = re.compile(r"[^\W_]+(?:[\'’_.-][^\W_]+)*")
-SIGNS = re.compile(r"[^\w\s.,;:?\'\"`’()\[\]]+")
+SIGNS = re.compile(r"(?:!=|[^\w\s.,;:?!\'\"`’()\[\]])+")
 
 
 @functools.lru_cache(maxsize=4_096)
