@@ -808,6 +808,16 @@ def test_signing_that_fails_does_not_matter(team, tmp_path):
     assert ids(items_on(team.hub)) == {item_id}
 
 
+def test_signing_by_an_ssh_agent_that_is_gone_does_not_matter(team, tmp_path, monkeypatch):
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "gone"))
+    for key, value in {
+        "commit.gpgSign": "true", "gpg.format": "ssh", "user.signingKey": "key::ssh-ed25519 AAAA",
+    }.items():  # fmt: skip
+        git(team.ana, "config", key, value)
+    item_id = on_team("Machine commits are not signed.")
+    assert ids(items_on(team.hub)) == {item_id}
+
+
 def test_ssh_asks_nothing_unless_the_user_chose_the_command(team, tmp_path, monkeypatch):
     for name in ("ssh", "own-ssh"):
         hook(tmp_path / "bin" / name, f'echo "{name} $*" >> {tmp_path}/asked; exit 1')
@@ -2244,6 +2254,27 @@ def test_a_clean_org_checkout_follows(team):
     in_the_org(team)
     tip = git(team.org_hub, "rev-parse", "main")
     assert (git(team.ana_org, "rev-parse", "main"), git(team.ana_org, "status", "-s")) == (tip, "")
+
+
+def test_conflict_markers_at_the_org_leave_the_last_good_version_and_an_offer(team, tmp_path):
+    item = in_the_org(team)
+    editor = clone(team.org_hub, tmp_path / "editor")
+    whole = (editor / "knowledge.json").read_text()
+    sides = f"<<<<<<< HEAD\n{whole}=======\n{whole.replace(item, 'k-theirs')}>>>>>>> side\n"
+    (editor / "knowledge.json").write_text(sides)
+    git(editor, "commit", "-qam", "by hand")
+    git(editor, "push", "-q", "origin", "main")
+    cambium.review_promotions()
+    found = cambium.recall("give every queue a bound")
+    assert item in ids(found["results"])
+    assert re.search(r"serving its last good version, \w+ with 1 items", found["degraded"][0])
+    assert "it has 2 items: git " in found["degraded"][0]
+    assert (editor / "knowledge.json").read_text() == sides
+    tip = git(team.org_hub, "rev-parse", "main")
+    other = on_team("Name every thread.")
+    with pytest.raises(cambium.CambiumError, match="cannot be read"):
+        cambium.promote(other, to_scope="org")
+    assert git(team.org_hub, "rev-parse", "main") == tip
 
 
 def test_an_org_checkout_follows_without_a_trace(team):
@@ -10629,6 +10660,15 @@ def test_a_terminal_that_knows_only_ascii_gets_escapes_and_no_traceback(team, en
     assert (people.returncode, people.stderr, machine.returncode, machine.stderr) == (0, "", 0, "")
     assert people.stdout.startswith("1. Gr\\xf6\\xdfe in \\u6771\\u4eac \\u2192 bytes\n")
     assert json.loads(machine.stdout.replace("\\x", "\\u00"))["known"][0]["id"] == item
+
+
+def test_a_console_of_one_byte_code_page_gets_escapes_and_no_traceback(team):
+    captured("Größe in 東京 → bytes")
+    argv = [sys.executable, str(SERVER), "recall", "bytes"]
+    environ = os.environ | {"PYTHONIOENCODING": "cp1252:strict"}
+    shown = subprocess.run(argv, env=environ, capture_output=True, check=True)
+    text = shown.stdout.decode("cp1252")
+    assert text.startswith("1. Größe in \\u6771\\u4eac \\u2192 bytes")
 
 
 def test_what_is_typed_is_stored_as_typed_where_no_locale_is_set(team):
