@@ -4329,6 +4329,10 @@ class Kept:
     def read(cls, path: Path) -> Kept | None:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, EOFError):
             with open(open_plain(path, os.O_RDONLY), "rb") as file:
+                whole = file.read(40)
+                if whole[:32] != hashlib.blake2b(file.read(), digest_size=16).hexdigest().encode():
+                    return None
+                file.seek(40)
                 head = from_json_text(file.readline(2**28))
                 if head["made"] != cls.made():
                     return None
@@ -4345,16 +4349,18 @@ class Kept:
     @classmethod
     def made(cls) -> list[object]:
         cut = [f"{form} {stem(form)}" for form, _ in words(cls.PROBE)]
-        return [cls.VERSION, sys.byteorder, digest(*cut)]
+        return [cls.VERSION, sys.byteorder, digest(*cut, *sorted(FUNCTION_WORDS), HUMPS.pattern)]
 
     def write(self, path: Path) -> None:
         parts = [json.dumps({**self.head, "made": self.made()}).encode(), b"\n", *self.digests]
         parts += [each.tobytes() for each in (self.lengths, self.slots, self.times)]
+        body = b"".join(parts)
+        seal = hashlib.blake2b(body, digest_size=16).hexdigest().encode() + b"       \n"
         with contextlib.suppress(OSError):
             for leftover in path.parent.glob(f"{path.name}.*.tmp"):  # of one that died
                 if time.time() - leftover.stat().st_mtime > 60:
                     leftover.unlink(missing_ok=True)
-            write_atomically(path, b"".join(parts))
+            write_atomically(path, seal + body)
 
 
 class Index:

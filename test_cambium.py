@@ -5366,7 +5366,10 @@ def test_a_kept_index_that_is_cut_or_garbled_is_made_anew(tmp_path, cut):
     first = cambium.Index(place)
     said = answers(first, parsed_with(first, local=text))
     first.keep()
-    for broken in (place.read_bytes()[:cut], b"\xff" * 99, b'{"made": []}\n', b"[]\n", b"null"):
+    sound = place.read_bytes()
+    flipped = sound[:-9] + bytes([sound[-9] ^ 1]) + sound[-8:]
+    emptied = re.sub(rb'"families": \{.*?\}', b'"families": []', sound)
+    for broken in (sound[:cut], flipped, emptied, b"\xff" * 99, b'{"made": []}\n', b"[]\n"):
         place.write_bytes(broken)
         later = cambium.Index(place)
         assert answers(later, parsed_with(later, local=text)) == said
