@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import shutil
 import statistics
@@ -26,12 +25,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-CHECKOUT = Path(__file__).resolve().parent.parent
+from bench_faults import CHECKOUT, empty_world
+
 COLUMNS = ("items", "first new", "first", "p50", "p95", "after write", "capture", "git")
 SEED = 20261130
 
@@ -60,31 +60,6 @@ class Prose:
         common = {*self.words[:50]}
         rare = [word for word in dict.fromkeys(text.split()) if word not in common]
         return " ".join(self.random.sample(rare, min(4, len(rare))))
-
-
-def git(where: Path, *args: str) -> None:
-    subprocess.run(["git", *args], cwd=where, check=True, capture_output=True)
-
-
-def world(root: Path) -> Path:
-    """A clone of a bare remote, and an environment in which it is configured."""
-    (root / "home").mkdir()
-    settings = "[user]\n\tname = Bench\n\temail = bench@example.invalid\n"
-    (root / "home" / ".gitconfig").write_text(settings, encoding="utf-8")
-    for name in [name for name in os.environ if name.startswith(("CAMBIUM_", "GIT_", "CLAUDE_"))]:
-        del os.environ[name]
-    os.environ |= {
-        "HOME": str(root / "home"),
-        "CAMBIUM_CONFIG_FILE": str(root / "config.json"),
-        "CAMBIUM_REPO": str(root / "clone"),
-        "CAMBIUM_AGENT_ID": "bench",
-        "CAMBIUM_FETCH_TTL": "3600",  # a fetch is no part of a recall: it runs beside one at most
-    }
-    git(root, "init", "-q", "--bare", "-b", "main", "hub.git")
-    git(root, "clone", "-q", "hub.git", "clone")
-    git(root / "clone", "commit", "-q", "--allow-empty", "-m", "first")
-    git(root / "clone", "push", "-q", "origin", "HEAD:refs/heads/main")
-    return root / "clone"
 
 
 def timed(call: Callable[[], Any]) -> float:
@@ -119,10 +94,10 @@ def child(queries: Sequence[str], prose: Prose) -> dict[str, float]:
     return seen
 
 
-def in_a_process(queries: Sequence[str]) -> dict[str, float]:
-    argv = [sys.executable, __file__, "--child"]
+def in_a_process(queries: Sequence[str], environ: Mapping[str, str]) -> dict[str, float]:
+    argv, asked = [sys.executable, __file__, "--child"], "\n".join(queries)
     done = subprocess.run(
-        argv, input="\n".join(queries), capture_output=True, text=True, check=True
+        argv, input=asked, env=environ, capture_output=True, encoding="utf-8", check=True
     )
     return dict(json.loads(done.stdout))
 
@@ -131,19 +106,22 @@ def measure(size: int, queries: int) -> dict[str, float]:
     """One row of the table: fresh processes over a store of this size."""
     root = Path(tempfile.mkdtemp(prefix="cambium-recall-")).resolve()
     try:
-        clone, prose = world(root), Prose()
+        world, prose = empty_world(root / "world"), Prose()
+        shutil.rmtree(world.org)
+        # A fetch is no part of a recall: it runs beside one at most.
+        run = partial(in_a_process, environ=world.environ("ana") | {"CAMBIUM_FETCH_TTL": "3600"})
         texts = [prose.text(prose.random.randint(25, 55)) for _ in range(size)]
-        (clone / ".cambium").mkdir()
         rows = ({"id": f"k-{n:012x}", "content": text} for n, text in enumerate(texts))
-        with open(clone / ".cambium" / "knowledge.json", "w", encoding="utf-8") as file:
+        world.store.parent.mkdir()
+        with open(world.store, "w", encoding="utf-8") as file:
             json.dump({"items": [*rows]}, file, indent=2)
         asked = [prose.query(text) for text in prose.random.choices(texts, k=queries)]
-        new = in_a_process(asked[:1])
-        again = [in_a_process(asked[n : n + 1])["first"] for n in range(3)]
+        new = run(asked[:1])
+        again = [run(asked[n : n + 1])["first"] for n in range(3)]
         return {
             "items": size,
             "first new": new["first"],
-            **in_a_process(asked),
+            **run(asked),
             "first": statistics.median(again),
         }
     finally:
