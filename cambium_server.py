@@ -170,6 +170,13 @@ def from_json_text(text: str | bytes) -> Any:
         raise ValueError("it is nested too deep") from error
 
 
+def object_in(text: bytes) -> Json:
+    """The object that a JSON text is, empty where it is none."""
+    with contextlib.suppress(ValueError):
+        return a_dict(from_json_text(text))
+    return {}
+
+
 class Progress:
     """Who hears how far long work is: a client that asked, a terminal, by default nobody."""
 
@@ -939,11 +946,11 @@ TRIGGERS = re.compile(
 def redact(text: str) -> tuple[str, tuple[str, ...]]:
     """Text without what looks like a secret, and the kinds that were taken out. One spelt in other
     forms of its letters is found too; the text then comes back in the usual ones."""
-    if not text.isascii():
-        usual = unicodedata.normalize("NFKC", text)
-        if usual != text and redact_usual(text)[1] == () != (found := redact_usual(usual))[1]:
-            return found
-    return redact_usual(text)
+    shown = redact_usual(text)
+    if text.isascii() or shown[1]:
+        return shown
+    usual = redact_usual(unicodedata.normalize("NFKC", text))
+    return usual if usual[1] else shown
 
 
 def redact_usual(text: str) -> tuple[str, tuple[str, ...]]:
@@ -1289,7 +1296,8 @@ class Entry:
     """One element of `items`: its exact bytes; what they say is read when asked for."""
 
     DEEPEST = 64
-    NAMED = re.compile(rb'\s*\{\s*"id": "([!#-\[\]-~]+)"')
+    ID = rb'\s*"id": "([!#-\[\]-~]+)"'  # an id that is spelt as it reads, where it stands first
+    NAMED = re.compile(rb"\s*\{" + ID)
 
     def __init__(self, raw: object = None, text: bytes = b"") -> None:
         self.text = text or laid_out(raw, 4)
@@ -1347,7 +1355,7 @@ class Document:
     it changes; a text in our own layout is parsed piece by piece and reuses the pieces it knows."""
 
     HEAD, NEXT, FOOT = b'{\n  "items": [\n    {\n', b"\n    },\n    {\n", b"\n    }\n  ]"
-    OWN_ID = re.compile(rb'      "id": "([!#-\[\]-~]+)"')
+    OWN_ID = re.compile(Entry.ID)
 
     def __init__(
         self, entries: Iterable[Entry] = (), rest: Json | None = None, problem: str = ""
@@ -1535,8 +1543,8 @@ def signature(*paths: Path) -> tuple[object, ...]:
 
 def noted(path: Path) -> Json:
     """The object in a small file of ours; empty where it is not there or cannot be read."""
-    with contextlib.suppress(OSError, ValueError):
-        return a_dict(from_json_text(file_bytes(path, 2**20)))
+    with contextlib.suppress(OSError):
+        return object_in(file_bytes(path, 2**20))
     return {}
 
 
@@ -4258,9 +4266,8 @@ def texts(entry: Entry) -> tuple[str, ...]:
     return (item.content, item.why, *item.tags) if item else ()
 
 
-def forms_of(item: Item) -> Counter[str]:
-    told = (item.content, item.why, *item.tags)
-    return Counter(form for text in told for form, _ in words(text))
+def forms_of(entry: Entry) -> Counter[str]:
+    return Counter(form for text in texts(entry) for form, _ in words(text))
 
 
 class Term(NamedTuple):
@@ -4327,24 +4334,32 @@ class Kept:
 
     @classmethod
     def read(cls, path: Path) -> Kept | None:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, EOFError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             with open(open_plain(path, os.O_RDONLY), "rb") as file:
-                whole = file.read(40)
-                if whole[:32] != hashlib.blake2b(file.read(), digest_size=16).hexdigest().encode():
-                    return None
-                file.seek(40)
-                head = from_json_text(file.readline(2**28))
-                if head["made"] != cls.made():
-                    return None
-                entries, places = head["searched"] + head["others"], sum(head["counts"])
-                digests = file.read(8 * entries)
-                kept = cls(head, [], array("I"), array("I"), array("H"))
-                kept.lengths.fromfile(file, head["searched"])
-                kept.slots.fromfile(file, places)
-                kept.times.fromfile(file, places)
-            kept.digests = [digests[at : at + 8] for at in range(0, len(digests), 8)]
-            return kept if len(digests) == 8 * entries else None
+                seal, body = file.readline(64).strip(), file.read()
+            if seal == cls.seal(body):
+                end = body.index(b"\n")
+                head = from_json_text(body[:end])
+                return cls.filled(head, body[end + 1 :]) if head["made"] == cls.made() else None
         return None
+
+    @classmethod
+    def filled(cls, head: Json, rest: bytes) -> Kept:
+        """What follows the line of JSON, as long as that says."""
+        searched, places = head["searched"], sum(head["counts"])
+        at = 8 * (searched + head["others"])
+        digests = [rest[n : n + 8] for n in range(0, at, 8)]
+        kept = cls(head, digests, array("I"), array("I"), array("H"))
+        sized = ((kept.lengths, searched), (kept.slots, places), (kept.times, places))
+        for each, count in sized:
+            each.frombytes(rest[at : at + count * each.itemsize])
+            at += count * each.itemsize
+        return kept
+
+    @staticmethod
+    def seal(body: bytes) -> bytes:
+        """What tells a body that was cut or changed from the one that was written."""
+        return hashlib.blake2b(body, digest_size=16).hexdigest().encode()
 
     @classmethod
     def made(cls) -> list[object]:
@@ -4355,12 +4370,11 @@ class Kept:
         parts = [json.dumps({**self.head, "made": self.made()}).encode(), b"\n", *self.digests]
         parts += [each.tobytes() for each in (self.lengths, self.slots, self.times)]
         body = b"".join(parts)
-        seal = hashlib.blake2b(body, digest_size=16).hexdigest().encode() + b"       \n"
         with contextlib.suppress(OSError):
             for leftover in path.parent.glob(f"{path.name}.*.tmp"):  # of one that died
                 if time.time() - leftover.stat().st_mtime > 60:
                     leftover.unlink(missing_ok=True)
-            write_atomically(path, seal + body)
+            write_atomically(path, self.seal(body) + b"\n" + body)
 
 
 class Index:
@@ -4370,7 +4384,7 @@ class Index:
     FEW = 1_000  # entries that are read faster than a file is written
 
     def __init__(self, path: Path | None = None) -> None:
-        self.path, self.file = path, path
+        self.path, self.loaded = path, False
         self.slots: dict[Scope, dict[Entry, int]] = {}
         self.place: dict[int, tuple[Scope, Entry]] = {}
         self.lengths: list[int] = []
@@ -4393,8 +4407,8 @@ class Index:
 
     def load(self) -> None:
         """Take over what the file keeps, once."""
-        path, self.path = self.path, None
-        kept = Kept.read(path) if path else None
+        kept = Kept.read(self.path) if self.path and not self.loaded else None
+        self.loaded = True
         if not kept:
             return
         searched, counts = kept.head["searched"], kept.head["counts"]
@@ -4409,15 +4423,15 @@ class Index:
 
     def worth_keeping(self) -> bool:
         """True when writing the file would save a later process much."""
-        return bool(self.file) and self.news > max(self.FEW, len(self.place) // 50)
+        return bool(self.path) and self.news > max(self.FEW, len(self.place) // 50)
 
     def keep(self) -> None:
         """Write the file."""
         with self.lock:
             self.news = 0
             kept = self.to_keep()
-        if self.file:
-            kept.write(self.file)
+        if self.path:
+            kept.write(self.path)
 
     def to_keep(self) -> Kept:
         order = {slot: place for place, slot in enumerate(sorted(self.place))}
@@ -4488,10 +4502,10 @@ class Index:
             self.others.add(entry.digest)
             return None
         spare = free.get(texts(entry))
-        return spare.pop() if spare else self.add(entry.item)
+        return spare.pop() if spare else self.add(entry)
 
-    def add(self, item: Item) -> int:
-        slot, counts = len(self.lengths), forms_of(item)
+    def add(self, entry: Entry) -> int:
+        slot, counts = len(self.lengths), forms_of(entry)
         for form, times in counts.items():
             if form not in self.postings:
                 self.postings[form], self.listed = {}, ""
@@ -4504,10 +4518,7 @@ class Index:
         return slot
 
     def drop(self, slot: int) -> None:
-        entry = self.place[slot][1]
-        gone = [
-            (form, self.postings[form]) for form in (forms_of(entry.item) if entry.item else ())
-        ]
+        gone = [(form, self.postings[form]) for form in forms_of(self.place[slot][1])]
         del self.place[slot]
         self.total -= self.lengths[slot]
         for form, posting in gone:
@@ -5468,6 +5479,7 @@ class Here:
     place: Place
     scopes: Scopes
     index: Index
+    org_off: str = ""  # why an org repo that is named cannot be used
 
     @property
     def project(self) -> str:
@@ -5500,6 +5512,11 @@ def shipped(repo: Path, home: Path) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def tracked(repo: Path, _identity: tuple[int, int]) -> bool:
+    """`git_has_store` for a folder as it is: this is asked with every call."""
+    return git_has_store(repo)
+
+
+def git_has_store(repo: Path) -> bool:
     return git_is_there() and bool(Git(repo).ask("ls-files", "--", ".cambium").out)
 
 
@@ -5546,9 +5563,11 @@ def opened_once(config: Config, _git: bool, _org: bool) -> Here:
         sound=sound,
     )
     project = place.main.name if place.main != place.common else place.common.parent.name
-    scopes = Scopes(config, project, local, team, open_org(config, place, sound))
+    off = org_problem(config, place) if config.org_repo else ""
+    org = open_org(config, sound) if config.org_repo and not off and git_is_there() else None
+    scopes = Scopes(config, project, local, team, org)
     atexit.register(scopes.deliver, network=False)
-    return Here(config, place, scopes, index)
+    return Here(config, place, scopes, index, off)
 
 
 def org_problem(config: Config, place: Place) -> str:
@@ -5584,11 +5603,7 @@ def the_org(at: Here) -> OrgStore:
     raise CambiumError(gap.cost, fix=gap.fix)
 
 
-def open_org(
-    config: Config, place: Place, sound: Callable[[], Container[bytes]]
-) -> OrgStore | None:
-    if not config.org_repo or org_problem(config, place) or not git_is_there():
-        return None
+def open_org(config: Config, sound: Callable[[], Container[bytes]]) -> OrgStore:
     git = Git(locate(config.org_repo).top, config.git_timeout)
     remote = config.remote if git.remote_url(config.remote) else "origin"
     return OrgStore(
@@ -5949,7 +5964,7 @@ def same_record(copy: Item, item: Item) -> bool:
 
 def told_apart(records: Iterable[Record], known: Iterable[Item]) -> list[Record]:
     """Records under the identity of the item that each was made from. An id that belongs to another
-    record makes a new item beside it: two exports that both count from 1 share nothing. Only where
+    record makes a new item beside it: so two exports that both count from 1 stay apart. Only where
     at least half of such ids prove known are the others taken for rewritten records, too."""
     namesakes: dict[tuple[str, str, str], dict[object, Item]] = {}
     for item in known:
@@ -6155,8 +6170,8 @@ def nothing_known(hits: Sequence[Hit]) -> str:
 def degraded(at: Here, documents: Mapping[Scope, Document]) -> list[str]:
     """What a reader misses now: scopes that cannot be read, are off, or lost a damaged file."""
     problems = [document.problem for document in documents.values() if document.problem]
-    off = org_problem(at.config, at.place) if at.config.org_repo and not at.scopes.org else ""
-    return [*problems, *at.scopes.local.set_aside(), *([f"org is off: {off}"] if off else [])]
+    off = [f"org is off: {at.org_off}"] if at.org_off else []
+    return [*problems, *at.scopes.local.set_aside(), *off]
 
 
 def names_an_item(at: Here, query: str) -> bool:
@@ -6801,8 +6816,7 @@ def scaffold(place: Place) -> tuple[list[str], list[str]]:
         warnings.append(
             f".gitignore is not writable ({error.strerror}); .git/info/exclude has .cambium/"
         )
-    asks = place.main != place.common and git_is_there()
-    if asks and Git(place.main).ask("ls-files", "--", ".cambium").out:
+    if place.main != place.common and git_has_store(place.main):
         warnings.append(
             f"git tracks .cambium/ already; run: git -C {place.main} rm -r --cached .cambium"
         )
@@ -7201,19 +7215,13 @@ def object_on_stdin(wait: float) -> Json:
         with contextlib.suppress(OSError):
             while len(text) < 2**20 and (part := os.read(0, 2**16)):
                 text.extend(part)
-                if part.rstrip().endswith(b"}") and parsed_object(bytes(text)):
+                if part.rstrip().endswith(b"}") and object_in(bytes(text)):
                     break
         whole.set()
 
     threading.Thread(target=listen, daemon=True).start()
     whole.wait(wait)
-    return parsed_object(bytes(text))
-
-
-def parsed_object(text: bytes) -> Json:
-    with contextlib.suppress(ValueError):
-        return a_dict(from_json_text(text))
-    return {}
+    return object_in(bytes(text))
 
 
 def project_of(event: HookEvent) -> Here | None:
@@ -7896,10 +7904,7 @@ class Manifest:
 
     def __init__(self, home: Path) -> None:
         self.home, self.path, self.backups = home, home / "installed.json", home / "backups"
-        try:
-            kept = a_dict(from_json_text(file_bytes(self.path)))
-        except (OSError, ValueError):
-            kept = {}
+        kept = noted(self.path)
         self.made = [str(each) for each in a_list(kept.get("made"))]
         self.files = {name: a_dict(each) for name, each in a_dict(kept.get("files")).items()}
 

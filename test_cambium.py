@@ -9429,6 +9429,11 @@ def test_copies_of_what_has_landed_higher_are_told_as_unsent(team):
     assert "unsent" not in cambium.status()
 
 
+def test_what_status_lists_of_hooks_is_what_there_is():
+    assert {*cambium.HOOK_EVENTS} == {*cambium.HOOKS}
+    assert {event.name for event in cambium.HOOK_ENTRIES} == {*cambium.CLIENT_EVENTS}
+
+
 # ── Install ─────────────────────────────────────────────────────────────────
 
 
